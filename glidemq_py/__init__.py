@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from glidemq_py._api.producer import Producer, ServerlessPool, serverless_pool
     from glidemq_py._api.queue_events import QueueEvents
     from glidemq_py._api.queue_names import get_usage_summary, list_queues
-    from glidemq_py._client.connection_options import ConnectionOptions, IamCredentials
-    from glidemq_py._client.connection_url import Address
+    from glidemq_py._client.connection_options import Address, ConnectionOptions, IamCredentials
     from glidemq_py._client.event_reader import QueueEvent
     from glidemq_py._core.job_options import JobOptions
     from glidemq_py._core.limits import (
@@ -85,8 +84,7 @@ else:
             "glidemq_py._api.job_queue": "Queue",
             "glidemq_py._api.producer": "Producer, ServerlessPool, serverless_pool",
             "glidemq_py._api.queue_events": "QueueEvents",
-            "glidemq_py._client.connection_url": "Address",
-            "glidemq_py._client.connection_options": "ConnectionOptions, IamCredentials",
+            "glidemq_py._client.connection_options": "Address, ConnectionOptions, IamCredentials",
             "glidemq_py._client.event_reader": "QueueEvent",
             "glidemq_py._core.job_options": "JobOptions",
             "glidemq_py._core.record": "JobOutcome, JobState",

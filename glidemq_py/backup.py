@@ -24,7 +24,7 @@ from typing import Any
 
 from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.command_line import ArgumentParser, parse_duration, terminal_arguments
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
-from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.library_source import Library, Variant, assemble
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.command_line import ArgumentParser
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError

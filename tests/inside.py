@@ -19,8 +19,7 @@ from glidemq_py._client import (
     async_client,
     busy_poll,
     call_retry,
-    connect,
-    connection_url,
+    connection_options,
     direct,
     embedded,
     event_reader,
@@ -28,7 +27,6 @@ from glidemq_py._client import (
     glide_faults,
     library_source,
     loop_transport,
-    reservations,
     runtime,
     shared_clients,
     shared_reads,
@@ -43,6 +41,7 @@ from glidemq_py._client.memory.server import Waiter, _Read
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.portal import BlockingTransport, drive, portal
 from glidemq_py._client.transport import Transport as transport_Transport
+from glidemq_py._client.transport import check_connection, open_transport
 from glidemq_py._core import checks, command_line, json_text, keys, logs, misuse, record
 from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, unpack, working
 from glidemq_py._core.calls.adding import AddReply, Row, add, encode_row, request, row, stored_row
@@ -252,7 +251,7 @@ def direct_connections(transport: Any) -> list[direct.DirectConnection]:
 
 def reserved_reads() -> Mapping[Any, int]:
     """Return the number of blocking reads that are reserved in this process, by server."""
-    return reservations._reserved
+    return shared_reads._reserved
 
 
 def without_direct_connections(monkeypatch: pytest.MonkeyPatch):

@@ -64,7 +64,7 @@ OMITTED = {"Broadcast.queue"}
 
 SWAPPED = {
     "AsyncIterator": "collections.abc.Iterator",
-    "Connection": "glidemq_py._client.connect.BlockingConnection",
+    "Connection": "glidemq_py._client.transport.BlockingConnection",
     "DataT": "glidemq_py._job.contents.DataT",
     "ResultT": "glidemq_py._job.contents.ResultT",
     "ContextT": "glidemq_py._job.contents.ContextT",

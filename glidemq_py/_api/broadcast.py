@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 from glidemq_py._api.dead_letters import envelope_of, remove_dead_letter, shown_entry
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.producer import add_bulk_ids, added_id
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Connection
 from glidemq_py._core.calls import Call
 from glidemq_py._core.calls.adding import AddReply, Row
 from glidemq_py._core.checks import check_bool, check_int, check_iterable, lists_options

@@ -7,7 +7,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Connection
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.keys import validate_queue_name
 from glidemq_py._core.queue_options import Compression, DurableInput, JobInput, JobSpec, Serializer, SerializerName

@@ -11,10 +11,9 @@ from typing import Any, Final, Self, cast
 
 from glidemq_py._api.adds import added_job, rerouted
 from glidemq_py._api.flow_reading import JobNode, read_flow
-from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Connection, Transport, check_connection, open_transport
 from glidemq_py._core.checks import check_int, check_iterable
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, parse_job_id
 from glidemq_py._core.misuse import AsyncOnly, known_arguments

@@ -17,10 +17,9 @@ from glidemq_py._api import administration, leasing
 from glidemq_py._api.adds import Plan, add_routed, added_job, entries_of
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_batch import JoinAndAdd
-from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopPart, LoopTransport
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Runtime
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Connection, Transport, check_connection, open_transport
 from glidemq_py._core.calls.adding import AddCall, Adder, add_to_layout, encode_row
 from glidemq_py._core.checks import check_bool, check_int, lists_options
 from glidemq_py._core.job_options import JobOptions, unsupported_in

@@ -14,8 +14,8 @@ from typing import Any, Generic, Never, Protocol, Self, Unpack
 from typing_extensions import TypeVar
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import URL_VARIABLE, Connection
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.transport import URL_VARIABLE, Connection
 from glidemq_py._core.checks import lists_options
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions

@@ -15,12 +15,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Self, TypeVar, cast
 
-from glidemq_py._client.connect import Connection, check_connection, open_transport
 from glidemq_py._client.event_reader import QUEUE_EVENTS, EventEntry, EventReader, QueueEvent
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import ASYNC_RUNTIME, Background, Runtime, call_apart
 from glidemq_py._client.shared_reads import ReadConnection, open_reader, shares_client
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Connection, Transport, check_connection, open_transport
 from glidemq_py._core.checks import check_callable, check_choice
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_prefix, validate_queue_name
 from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from glidemq_py._client.connect import Connection, open_transport
+from glidemq_py._client.transport import Connection, open_transport
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import Milliseconds

@@ -40,12 +40,12 @@ from glide_shared.logger import Level as LogLevel
 from glide_shared.logger import Logger
 from glide_shared.routes import AllPrimaries
 
-from glidemq_py._client.connect import GlideClient, ServerConnection, resolve
 from glidemq_py._client.connect_errors import GlideConfig, connection_timeout_s, explain, unreachable
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import is_ephemeral
 from glidemq_py._client.glide_faults import create_in_thread, loop_of, read_replies_in
 from glidemq_py._client.threads import in_thread, own_loops, to_first_address
+from glidemq_py._client.transport import GlideClient, ServerConnection, resolve
 from glidemq_py._core.logs import get_logger, has_only_records
 from glidemq_py.errors import ConnectionRejectedError, GlideMQConnectionError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET

@@ -25,7 +25,6 @@ from glidemq_py._client.call_retry import (
     only_reads,
     translate,
 )
-from glidemq_py._client.connect import GlideClient, ServerConnection
 from glidemq_py._client.connect_errors import LAST_CHANCE_MS, GlideConfig, silence_of
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.failures import (
@@ -42,6 +41,7 @@ from glidemq_py._client.glide_faults import ClientReplacement, abandon_client, l
 from glidemq_py._client.library_source import Library, assemble
 from glidemq_py._client.loop_transport import LoopResource, close_at_loop_end
 from glidemq_py._client.runtime import uncancelled
+from glidemq_py._client.transport import GlideClient, ServerConnection
 from glidemq_py._core.calls import Call
 from glidemq_py._core.keys import hash_tag
 from glidemq_py.errors import (

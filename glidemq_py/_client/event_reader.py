@@ -13,11 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from glidemq_py._client.connect import GlideClient
 from glidemq_py._client.loop_transport import close_at_loop_end
-from glidemq_py._client.reservations import Reservation, claim_read
-from glidemq_py._client.shared_reads import ReadConnection, glide_of
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.shared_reads import ReadConnection, Reservation, claim_read, glide_of
+from glidemq_py._client.transport import GlideClient, Transport
 from glidemq_py._core.logs import get_logger
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from glide_shared.exceptions import ClosingError, GlideError
 from glide_shared.exceptions import TimeoutError as GlideTimeoutError
 
 from glidemq_py._client.call_retry import classify
-from glidemq_py._client.connect import GlideClient
 from glidemq_py._client.connect_errors import GlideConfig, demoted, half_open, is_replying
 from glidemq_py._client.failures import READ_ONLY, Interruptions
 from glidemq_py._client.threads import in_thread, may_start_threads, own_loops
+from glidemq_py._client.transport import GlideClient
 from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ConnectionRejectedError, GlideMQError

@@ -15,10 +15,10 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from glidemq_py._client.connect import BlockingConnection, open_transport
 from glidemq_py._client.loop_transport import LoopConnection, LoopTransport, next_of
 from glidemq_py._client.runtime import Background, Runtime
 from glidemq_py._client.threads import Entry, ProcessThread, Work
+from glidemq_py._client.transport import BlockingConnection, open_transport
 from glidemq_py._core.calls import Call
 from glidemq_py.errors import ClosedError, EventLoopError
 

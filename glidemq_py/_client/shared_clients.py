@@ -13,10 +13,9 @@ from functools import partial
 from typing import Final
 
 from glidemq_py._client.async_transport import AsyncTransport
-from glidemq_py._client.connect import Connection, GlideClient
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.direct import accelerated
-from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._client.transport import Connection, ConnectionSource, GlideClient, Transport
 from glidemq_py._core.forks import keep
 
 

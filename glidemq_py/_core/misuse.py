@@ -24,138 +24,125 @@ OPTION_NAMES: Final = tuple(JobOptionsDict.__annotations__)
 """Names of the options of a job."""
 
 _TRIES: Final = "use 'attempts' (the number of tries in all"
-_SERVERS: Final = dict.fromkeys(
-    ("broker", "broker_url", "backend", "url", "redis", "redis_url", "redis_settings", "redis_pool", "host", "port"),
-    "use 'connection': a URL such as 'valkey://host:6379', ConnectionOptions, or a GLIDE client",
-)
+_SERVERS: Final = {
+    "use 'connection': a URL such as 'valkey://host:6379', ConnectionOptions, or a GLIDE client": (
+        "broker broker_url backend url redis redis_url redis_settings redis_pool host port"
+    )
+}
 _RETENTION: Final = "(True, or {'age': seconds, 'count': number})"
-_WORKER_OPTION: Final = "it is an option of Worker"
-_LIFESPAN: Final = "use 'lifespan', which also provides job.context"
 _NOT_NEEDED: Final = "not needed"
 
+
+def _by_name(names: Mapping[str, str]) -> dict[str, str]:
+    """Return what to use instead of each name, given the names, separated by spaces, by what to use."""
+    return {name: hint for hint, listed in names.items() for name in listed.split()}
+
+
 FOREIGN_NAMES: Final[Mapping[Place, Mapping[str, str]]] = {
-    "job": {
-        **dict.fromkeys(("countdown", "defer_by"), "use 'delay' (milliseconds or a timedelta)"),
-        **dict.fromkeys(("eta", "defer_until"), "use 'run_at' (a datetime)"),
-        **dict.fromkeys(("expires", "expiration", "max_age"), "use 'ttl' (milliseconds or a timedelta)"),
-        **dict.fromkeys(("max_retries", "retries"), f"{_TRIES}: max_retries + 1)"),
-        **dict.fromkeys(("max_tries", "tries", "max_attempts"), f"{_TRIES})"),
-        "retry": f"{_TRIES}) and 'backoff'",
-        **dict.fromkeys(
-            ("retry_policy", "retry_backoff", "retry_delay", "default_retry_delay", "min_backoff", "max_backoff"),
-            "use 'backoff', such as {'type': 'exponential', 'delay': 1_000, 'max_delay': 60_000}",
-        ),
-        **dict.fromkeys(
-            ("autoretry_for", "dont_autoretry_for", "throws", "retry_when"),
-            "use 'retry_on' or 'no_retry_on' of the Worker",
-        ),
-        **dict.fromkeys(
-            ("time_limit", "soft_time_limit", "job_timeout"), "use 'timeout' (milliseconds or a timedelta)"
-        ),
-        **dict.fromkeys(
-            ("queue", "queue_name", "routing_key", "exchange"), "a Queue has one name: add the job to another Queue"
-        ),
-        **dict.fromkeys(("task_id", "id"), "use 'job_id'"),
-        **dict.fromkeys(
-            ("ignore_result", "store_results", "keep_result", "result_ttl", "result_expires"),
-            f"use 'remove_on_complete' {_RETENTION}",
-        ),
-        "failure_ttl": f"use 'remove_on_fail' {_RETENTION}",
-        "at_front": "use 'lifo'",
-        **dict.fromkeys(
-            ("link", "link_error", "chord", "pipe_target"),
-            "use a flow (FlowProducer, or 'parent'): the waiting job is the parent",
-        ),
-        "on_success": "use Worker.on('completed', ...) or QueueEvents.on('completed', ...)",
-        **dict.fromkeys(("args", "kwargs"), "pass the data as the second argument: add(name, data)"),
-        **dict.fromkeys(("meta", "description", "metadata"), "use 'headers', or make it part of the data"),
-        **dict.fromkeys(("serializer", "compression", "connection"), "it is an option of Queue"),
-        "fail_parent_on_failure": "use on_failure='fail_parent'",
-        **dict.fromkeys(("ignore_dependency_on_failure", "continue_parent_on_failure"), "use on_failure='ignore'"),
-        "remove_dependency_on_failure": "use on_failure='remove'",
-        "debounce": "use 'deduplication' with the mode 'debounce'",
-        **dict.fromkeys(("unique", "unique_for"), "use 'deduplication' or 'job_id'"),
-        "keep_logs": "use Job.log(line, keep=number)",
-        **dict.fromkeys(
-            ("rate_limit", "limiter"), "use Queue.limits.set_rate_limit, or the option 'limiter' of Worker"
-        ),
-        **dict.fromkeys(("cron", "every", "pattern", "interval"), "use Queue.schedulers.upsert"),
-    },
-    "queue": {
-        **_SERVERS,
-        "default_timeout": "use default_job_options={'timeout': milliseconds}",
-        **dict.fromkeys(("is_async", "task_always_eager"), "for tests, use glidemq_py.testing"),
-        **dict.fromkeys(
-            ("queue_class", "job_class"), f"{_NOT_NEEDED}: a job is a name and data, not a pickled call"
-        ),
-        **dict.fromkeys(
-            (
-                "concurrency", "prefetch", "handler", "processor", "batch", "lifespan", "token_limiter", "sandbox",
-                "retry_on", "no_retry_on", "fair_key_preference",
+    "job": _by_name(
+        {
+            "use 'delay' (milliseconds or a timedelta)": "countdown defer_by",
+            "use 'run_at' (a datetime)": "eta defer_until",
+            "use 'ttl' (milliseconds or a timedelta)": "expires expiration max_age",
+            f"{_TRIES}: max_retries + 1)": "max_retries retries",
+            f"{_TRIES})": "max_tries tries max_attempts",
+            f"{_TRIES}) and 'backoff'": "retry",
+            "use 'backoff', such as {'type': 'exponential', 'delay': 1_000, 'max_delay': 60_000}": (
+                "retry_policy retry_backoff retry_delay default_retry_delay min_backoff max_backoff"
             ),
-            _WORKER_OPTION,
-        ),
-        **dict.fromkeys(
-            ("stalled_interval", "max_stalled_count", "stalled_grace"),
-            "use Queue.settings.set_stalled_policy, or the option of Worker",
-        ),
-        "limiter": "use Queue.limits.set_rate_limit, or the option 'limiter' of Worker",
-        "streams": "use Queue.settings.set_event_retention",
-    },
-    "worker": {
-        **_SERVERS,
-        **dict.fromkeys(
-            ("prefetch", "prefetch_count", "prefetch_multiplier", "worker_prefetch_multiplier"),
-            f"{_NOT_NEEDED}: a worker fetches up to 'concurrency' jobs",
-        ),
-        **dict.fromkeys(
-            ("max_jobs", "threads", "worker_threads", "pool_size", "worker_concurrency", "max_workers"),
-            "use 'concurrency'",
-        ),
-        **dict.fromkeys(
-            ("processes", "num_workers"), "use python -m glidemq_py.worker module:worker --processes <number>"
-        ),
-        **dict.fromkeys(("processor", "function"), "use 'handler'"),
-        "functions": "register functions with @worker.task, or use one 'handler' for all names",
-        **dict.fromkeys(("on_startup", "on_shutdown", "ctx"), _LIFESPAN),
-        **dict.fromkeys(("block_timeout", "promotion_interval", "drain_delay", "poll_delay", "worker_timeout"),
-                        f"{_NOT_NEEDED}: idle workers are woken up"),
-        **dict.fromkeys(("lock_renew_time", "skip_lock_renewal"),
-                        f"{_NOT_NEEDED}: the lock is renewed three times per 'lock_duration'"),
-        **dict.fromkeys(("acks_late", "visibility_timeout", "task_acks_late"),
-                        f"{_NOT_NEEDED}: a job of a dead worker runs again after 'lock_duration'"),
-        "global_concurrency": "use Queue.limits.set_concurrency",
-        "rate_limit": "use 'limiter'",
-        "burst": "use await worker.drain()",
-        "autorun": "use await worker.run() or async with",
-        "health_check_interval": "use python -m glidemq_py.worker --check",
-        "queues": "the first argument is one queue or several: Worker([\"high\", \"low\"], handler)",
-        **dict.fromkeys(("queue_class", "job_class", "connection_class"),
-                        f"{_NOT_NEEDED}: a job is a name and data, not a pickled call"),
-        "exception_handlers": "use worker.on('failed', ...)",
-        "use_worker_threads": "use 'sandbox'",
-        "backoff_strategy": "use 'backoff_strategies': a function per name",
-        "default_job_options": "it is an option of Queue",
-    },
-}  # fmt: skip
+            "use 'retry_on' or 'no_retry_on' of the Worker": "autoretry_for dont_autoretry_for throws retry_when",
+            "use 'timeout' (milliseconds or a timedelta)": "time_limit soft_time_limit job_timeout",
+            "a Queue has one name: add the job to another Queue": "queue queue_name routing_key exchange",
+            "use 'job_id'": "task_id id",
+            f"use 'remove_on_complete' {_RETENTION}": (
+                "ignore_result store_results keep_result result_ttl result_expires"
+            ),
+            f"use 'remove_on_fail' {_RETENTION}": "failure_ttl",
+            "use 'lifo'": "at_front",
+            "use a flow (FlowProducer, or 'parent'): the waiting job is the parent": (
+                "link link_error chord pipe_target"
+            ),
+            "use Worker.on('completed', ...) or QueueEvents.on('completed', ...)": "on_success",
+            "pass the data as the second argument: add(name, data)": "args kwargs",
+            "use 'headers', or make it part of the data": "meta description metadata",
+            "it is an option of Queue": "serializer compression connection",
+            "use on_failure='fail_parent'": "fail_parent_on_failure",
+            "use on_failure='ignore'": "ignore_dependency_on_failure continue_parent_on_failure",
+            "use on_failure='remove'": "remove_dependency_on_failure",
+            "use 'deduplication' with the mode 'debounce'": "debounce",
+            "use 'deduplication' or 'job_id'": "unique unique_for",
+            "use Job.log(line, keep=number)": "keep_logs",
+            "use Queue.limits.set_rate_limit, or the option 'limiter' of Worker": "rate_limit limiter",
+            "use Queue.schedulers.upsert": "cron every pattern interval",
+        }
+    ),
+    "queue": _by_name(
+        {
+            **_SERVERS,
+            "use default_job_options={'timeout': milliseconds}": "default_timeout",
+            "for tests, use glidemq_py.testing": "is_async task_always_eager",
+            f"{_NOT_NEEDED}: a job is a name and data, not a pickled call": "queue_class job_class",
+            "it is an option of Worker": (
+                "concurrency prefetch handler processor batch lifespan token_limiter sandbox retry_on no_retry_on "
+                "fair_key_preference"
+            ),
+            "use Queue.settings.set_stalled_policy, or the option of Worker": (
+                "stalled_interval max_stalled_count stalled_grace"
+            ),
+            "use Queue.limits.set_rate_limit, or the option 'limiter' of Worker": "limiter",
+            "use Queue.settings.set_event_retention": "streams",
+        }
+    ),
+    "worker": _by_name(
+        {
+            **_SERVERS,
+            f"{_NOT_NEEDED}: a worker fetches up to 'concurrency' jobs": (
+                "prefetch prefetch_count prefetch_multiplier worker_prefetch_multiplier"
+            ),
+            "use 'concurrency'": "max_jobs threads worker_threads pool_size worker_concurrency max_workers",
+            "use python -m glidemq_py.worker module:worker --processes <number>": "processes num_workers",
+            "use 'handler'": "processor function",
+            "register functions with @worker.task, or use one 'handler' for all names": "functions",
+            "use 'lifespan', which also provides job.context": "on_startup on_shutdown ctx",
+            f"{_NOT_NEEDED}: idle workers are woken up": (
+                "block_timeout promotion_interval drain_delay poll_delay worker_timeout"
+            ),
+            f"{_NOT_NEEDED}: the lock is renewed three times per 'lock_duration'": "lock_renew_time skip_lock_renewal",
+            f"{_NOT_NEEDED}: a job of a dead worker runs again after 'lock_duration'": (
+                "acks_late visibility_timeout task_acks_late"
+            ),
+            "use Queue.limits.set_concurrency": "global_concurrency",
+            "use 'limiter'": "rate_limit",
+            "use await worker.drain()": "burst",
+            "use await worker.run() or async with": "autorun",
+            "use python -m glidemq_py.worker --check": "health_check_interval",
+            'the first argument is one queue or several: Worker(["high", "low"], handler)': "queues",
+            f"{_NOT_NEEDED}: a job is a name and data, not a pickled call": "queue_class job_class connection_class",
+            "use worker.on('failed', ...)": "exception_handlers",
+            "use 'sandbox'": "use_worker_threads",
+            "use 'backoff_strategies': a function per name": "backoff_strategy",
+            "it is an option of Queue": "default_job_options",
+        }
+    ),
+}
 """What to use instead of names of Celery, RQ, arq, BullMQ, Dramatiq and glide-mq for Node, in snake_case."""
 
-CONNECTION_OPTIONS: Final = frozenset(
-    (
-        "addresses", "allow_eviction", "allow_no_aof", "busy_poll", "client_az", "client_name", "cluster",
-        "connection_timeout", "database_id", "direct", "iam", "inflight_requests_limit", "password", "read_from",
-        "request_timeout", "share_clients", "tls", "tls_ca", "tls_cert", "tls_insecure", "tls_key", "username",
-    )
-)  # fmt: skip
+CONNECTION_OPTIONS: Final = frozenset((
+    "addresses", "allow_eviction", "allow_no_aof", "busy_poll", "client_az", "client_name", "cluster",
+    "connection_timeout", "database_id", "direct", "iam", "inflight_requests_limit", "password", "read_from",
+    "request_timeout", "share_clients", "tls", "tls_ca", "tls_cert", "tls_insecure", "tls_key", "username",
+))  # fmt: skip
 """Parameters of `ConnectionOptions`."""
 
-_FOREIGN_ARGUMENTS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("cron", "crontab", "cron_expression", "cron_pattern"), "pattern"),
-    "interval": "every",
-    **dict.fromkeys(("timezone", "time_zone"), "tz"),
-    **dict.fromkeys(("data", "opts", "options", "job", "job_name"), "template"),
-    **dict.fromkeys(("max", "count", "size"), "limit"),
-}
+_FOREIGN_ARGUMENTS: Final = _by_name(
+    {
+        "pattern": "cron crontab cron_expression cron_pattern",
+        "every": "interval",
+        "tz": "timezone time_zone",
+        "template": "data opts options job job_name",
+        "limit": "max count size",
+    }
+)
 """Names of other libraries for arguments of methods, and ours; they count for methods that have ours."""
 _SHOWN: Final = 3
 _DEFAULTS: Final = "'default_job_options' of the Queue"

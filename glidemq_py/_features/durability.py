@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from glidemq_py._client.reservations import Reservation, claim_read
 from glidemq_py._client.runtime import Runtime
-from glidemq_py._client.shared_reads import glide_of
+from glidemq_py._client.shared_reads import Reservation, claim_read, glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Call, call, pieces
 from glidemq_py._core.calls.adding import AddReply

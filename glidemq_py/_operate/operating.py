@@ -16,10 +16,9 @@ from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
-from glidemq_py._client.connect import open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.counting import complete_counts
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Transport, open_transport
 from glidemq_py._core.calls import administration as calls
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.checks import check_int

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from typing_extensions import TypeVar
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.transport import Connection, check_connection
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly

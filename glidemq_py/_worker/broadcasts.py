@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Connection
 from glidemq_py._core.calls import Call, working
 from glidemq_py._core.calls.working import (
     ExchangeReply,

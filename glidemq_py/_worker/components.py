@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from glidemq_py._client.failures import DEFAULT_REQUEST_TIMEOUT_MS
-from glidemq_py._client.reservations import Reservation
-from glidemq_py._client.shared_reads import glide_of
+from glidemq_py._client.shared_reads import Reservation, glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.logs import get_logger

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.reservations import WORKER_READS, reserve_read
 from glidemq_py._client.runtime import stop_task
+from glidemq_py._client.shared_reads import WORKER_READS, reserve_read
 from glidemq_py._client.threads import in_thread
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Transport, resolve
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features import queue_list

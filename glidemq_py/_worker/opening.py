@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from glidemq_py._client.connect import Connection, open_transport
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Connection, Transport, open_transport
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_callable
 from glidemq_py._core.keys import QueueKeys

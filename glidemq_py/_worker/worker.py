@@ -8,7 +8,7 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from glidemq_py._client.connect import Connection
+from glidemq_py._client.transport import Connection
 from glidemq_py._core.job_options import NO_OPTIONS
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.limits import RateLimit, RateLimitDict, TokenLimiter, TokenLimiterDict

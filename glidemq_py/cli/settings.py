@@ -39,7 +39,7 @@ def find_settings(url: str | None = None, prefix: str | None = None) -> Settings
     Raises:
         GlideMQValidationError: A setting of ``[tool.glidemq]`` is invalid, or the file is not TOML.
     """
-    from glidemq_py._client.connect import URL_VARIABLE
+    from glidemq_py._client.transport import URL_VARIABLE
     from glidemq_py._core.keys import DEFAULT_PREFIX
 
     section = _section(Path.cwd())

@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from importlib import import_module
 from typing import Any, Final
 
-from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control, get_logger

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import check_connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.shared_clients import SharedClient
-from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._client.transport import ConnectionSource, Transport, check_connection, open_transport
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.keys import DEFAULT_PREFIX, parse_job_id, validate_prefix, validate_queue_name
 from glidemq_py._core.record import JobState

@@ -17,8 +17,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.embedded import EmbeddedServer, make_private, open_private, start_embedded
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.checks import check_int, check_option
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
 from glidemq_py._features.backup.store import check_endpoint

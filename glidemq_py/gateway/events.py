@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
-from glidemq_py._client.connect import Connection
 from glidemq_py._client.event_reader import EventEntry, event_of
+from glidemq_py._client.transport import Connection
 from glidemq_py._core import json_text as json
 from glidemq_py._core.keys import queue_number
 from glidemq_py._core.logs import get_logger, show_id

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from glidemq_py._api.flow_producer import FlowProducer
-from glidemq_py._client.connect import URL_VARIABLE, Connection, open_transport
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.shared_clients import SharedClient
-from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._client.transport import URL_VARIABLE, Connection, ConnectionSource, open_transport
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import (
     ClosedError,

@@ -19,9 +19,8 @@ from typing import Any, Final, Self, TypeVar
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import Lease
-from glidemq_py._client.connect import Connection, check_connection
 from glidemq_py._client.failures import repeated_level
-from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._client.transport import Connection, ConnectionSource, Transport, check_connection
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.queue_list import register_again

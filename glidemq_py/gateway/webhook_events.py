@@ -18,9 +18,8 @@ from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
-from glidemq_py._client.connect import Connection
 from glidemq_py._client.failures import repeated_level
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Connection, Transport
 from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError

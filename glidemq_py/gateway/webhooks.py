@@ -19,9 +19,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import Connection
 from glidemq_py._client.failures import repeated_level
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import Connection, Transport
 from glidemq_py._core.logs import RepeatedFailure, get_logger
 from glidemq_py._job.job import Job
 from glidemq_py._web.clients import RepeatedWarnings

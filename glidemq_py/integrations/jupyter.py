@@ -20,8 +20,8 @@ except ImportError as error:
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import resolve
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.transport import resolve
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.logs import escape_control
 from glidemq_py._operate.filters import JobFilter

@@ -15,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.routing import Match
 
-from glidemq_py._client.connect import Connection, check_connection
+from glidemq_py._client.transport import Connection, check_connection
 from glidemq_py.proxy import dead_letters, flows, jobs, queues, schedulers, streams
 from glidemq_py.proxy.models import Count, ResponseModel
 from glidemq_py.proxy.responses import answer, refusal

@@ -16,9 +16,8 @@ from starlette.requests import Request
 
 from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import Connection
 from glidemq_py._client.shared_clients import SharedClient
-from glidemq_py._client.transport import ConnectionSource
+from glidemq_py._client.transport import Connection, ConnectionSource
 from glidemq_py._core.checks import (
     Converted,
     OptionValue,

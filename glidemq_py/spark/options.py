@@ -18,8 +18,8 @@ from datetime import UTC, datetime, timedelta
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast, get_args, get_type_hints
 
-from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.connection_options import ConnectionOptions
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import camel_case, check_choice, check_int, reject_unknown
 from glidemq_py._core.forks import new_lock

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glidemq_py._api.producer import ProducerCache
-from glidemq_py._client.connect import BlockingConnection
+from glidemq_py._client.transport import BlockingConnection
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.portal import BlockingTransport, drive
+from glidemq_py._client.transport import BlockingConnection
 from glidemq_py._core.checks import check_bool
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._features.queue_list import find_queues

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from glidemq_py._client.connect import BlockingConnection
 from glidemq_py._client.counting import FIGURES, complete_counts
 from glidemq_py._client.portal import BlockingTransport, drive
-from glidemq_py._client.transport import ConnectionSource, Transport
+from glidemq_py._client.transport import BlockingConnection, ConnectionSource, Transport
 from glidemq_py._core import __version__
 from glidemq_py._core.calls.administration import Gauges, gauges
 from glidemq_py._core.checks import check_int, check_iterable

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.connect import Connection
 from glidemq_py._client.memory import Clock, MemoryServer
+from glidemq_py._client.transport import Connection
 from glidemq_py._core import json_text as json
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.keys import QueueKeys

@@ -12,7 +12,7 @@ from glide_shared.exceptions import RequestError
 from glidemq_py import ConnectionOptions
 from glidemq_py.errors import AmbiguousResultError, GlideMQError, ScriptError
 from glidemq_py.testing import RespClient
-from tests.inside import AsyncTransport, Call, QueueKeys, add, client_of, connect, set_client
+from tests.inside import AsyncTransport, Call, QueueKeys, add, client_of, open_transport, set_client
 from tests.inside import staged_writes as staging
 
 
@@ -83,7 +83,7 @@ async def test_repeatable_calls_run_once_and_in_order(
 
 @pytest.mark.parametrize("direct", [False, True])
 async def test_missing_library_is_loaded(core_url: str, core_resp: RespClient, keys: QueueKeys, direct: bool) -> None:
-    transport = await connect.open_transport(f"{core_url}?direct={str(direct).lower()}")
+    transport = await open_transport(f"{core_url}?direct={str(direct).lower()}")
     await transport.call(staging.writes(keys.meta))
     core_resp.execute("FUNCTION", "FLUSH", "SYNC")
     replies = await transport.call_all(adds(keys))

@@ -17,7 +17,7 @@ from glide_shared.config import (
 from glidemq_py import ConnectionOptions, GlideMQConnectionError, Job, Queue, QueueEvents, Worker
 from glidemq_py.errors import LibraryError
 from glidemq_py.testing import RespClient
-from tests.inside import AsyncTransport, config_of, connect, read_events, shared_clients, shared_reads
+from tests.inside import AsyncTransport, config_of, open_transport, read_events, shared_clients, shared_reads
 from tests.server.worker_support import Raw, StartServer, with_timeout
 
 
@@ -164,7 +164,7 @@ async def test_missing_permission_to_load_functions(private_server: StartServer)
 
 @pytest.mark.parametrize(("query", "wanted"), [("", True), ("?busy_poll=false", False)])
 async def test_busy_poll_is_a_connection_option(server, query: str, wanted: bool):
-    transport = await connect.open_transport(f"{server.url}/{query}" if query else server.url)
+    transport = await open_transport(f"{server.url}/{query}" if query else server.url)
     shared = await shared_clients.SharedClient.open(f"{server.url}/{query}")
     assert isinstance(shared, shared_clients.SharedClient)
     try:

@@ -30,7 +30,6 @@ from tests.inside import (
     durable_adds,
     keys_of,
     read_events,
-    reservations,
     reserved_reads,
     shared_reads,
 )
@@ -569,7 +568,7 @@ async def test_durable_adds_take_the_connection_of_a_reader(server: ServerProces
         assert isinstance(reader, shared_reads.SharedReader)
         await read_events(events)
         assert not reader.is_polled
-        others = [reservations.reserve_read(reader.server) for _ in range(2)]  # as those of two workers
+        others = [shared_reads.reserve_read(reader.server) for _ in range(2)]  # as those of two workers
         queue = await stack.enter_async_context(Queue(queue_name, server.url))
         await queue.add("n", durable=True)
         async with Queue("watched", server.url) as watched:

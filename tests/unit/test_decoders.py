@@ -209,7 +209,7 @@ BOMBS: dict[str, list[Any]] = {
     "_worker.command.arguments:parse_size": ["9" * 1_000_000, "9" * 400],
     "_core.command_line:parse_duration": ["9" * 1_000_000 + "h", "9" * 400 + "ms"],
     "_features.schedulers.cron:parse_cron": ["0-59," * 200_000 + "1 * * * *", "*" * 1_000_000],
-    "_client.connection_url:parse_url": ["valkey://" + "h," * 200_000, "valkey://h?" + "a=b&" * 100_000],
+    "_client.connection_options:parse_url": ["valkey://" + "h," * 200_000, "valkey://h?" + "a=b&" * 100_000],
     "_core.job_options:read_stored_options": ['{"attempts":' + "9" * 1_000_000 + "}"],
 }
 

@@ -14,8 +14,8 @@ from tests.inside import (
     MAX_DURATION_MS,
     MAX_EPOCH_MS,
     QueueKeys,
-    connect,
-    connection_url,
+    check_connection,
+    connection_options,
     epoch_ms,
     read_stored_options,
     record,
@@ -155,7 +155,7 @@ def test_no_error_of_any_mangled_url_shows_the_password(before: list[str], after
         options = ConnectionOptions.from_url(url)
     except GlideMQValidationError as error:
         # Shown if it is clearly the path of a file. Text after the host is no password.
-        if not (error.option.startswith("tls_") and connection_url.is_clearly_path(error.value)):
+        if not (error.option.startswith("tls_") and connection_options.is_clearly_path(error.value)):
             shown = shown_by(error)
     else:
         public = [*(address.host for address in options.addresses), options.username or "", options.client_name or ""]
@@ -170,8 +170,8 @@ def test_no_error_shows_the_password_of_a_url_in_the_wrong_place(before: list[st
     for give in (
         lambda: Queue(url),
         lambda: Queue("q", prefix=url + "*"),
-        lambda: connect.check_connection({"url": url}),
-        lambda: connect.check_connection(url.encode()),
+        lambda: check_connection({"url": url}),
+        lambda: check_connection(url.encode()),
         lambda: Worker("q", print, concurrency=url),  # type: ignore[arg-type]
         lambda: ConnectionOptions.from_url(url.encode()),  # type: ignore[arg-type]
         lambda: ConnectionOptions.parse({"Url": url}),

@@ -10,7 +10,7 @@ import pytest
 
 from glidemq_py._client.stream_reads import StreamRead
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, ScriptError
-from tests.inside import reservations, reserved_reads, shared_reads, stream_reads
+from tests.inside import reserved_reads, shared_reads, stream_reads
 
 STREAM = [(b"1-0", [b"a", b"1"]), (b"2-0", [b"b", b"2"]), (b"3-0", [b"c", b"3"])]
 
@@ -332,7 +332,7 @@ async def test_a_stream_that_cannot_be_read_ends_only_its_own_read():
 
 async def test_a_reader_without_a_line_is_polled_until_there_is_one():
     server = FakeServer({"s": STREAM[:1]})
-    taken = [reservations.reserve_read("server") for _ in range(reservations.BLOCKING_READS)]
+    taken = [shared_reads.reserve_read("server") for _ in range(shared_reads.BLOCKING_READS)]
     reader = reader_of(FakeTransport(server))
     assert await ids(reader, *xread("s", "0-0")) == [b"1-0"]
     assert reader.is_polled
@@ -348,15 +348,15 @@ async def test_a_reader_without_a_line_is_polled_until_there_is_one():
 async def test_a_claimed_line_is_given_back_and_its_readers_are_polled():
     server = FakeServer()
     transport = FakeTransport(server)
-    workers = [reservations.reserve_read("server", reservations.WORKER_READS) for _ in range(2)]
+    workers = [shared_reads.reserve_read("server", shared_reads.WORKER_READS) for _ in range(2)]
     readers = [reader_of(transport) for _ in range(2)]
     waiting = [asyncio.create_task(ids(reader, *xread("s", "0-0", block=20))) for reader in readers]
     await blocked(server)
-    claimed = reservations.claim_read("server")
+    claimed = shared_reads.claim_read("server")
     assert await asyncio.gather(*waiting) == [None, None]
     assert await asyncio.gather(*(ids(reader, *xread("s", "0-0", block=1)) for reader in readers)) == [None, None]
     assert all(reader.is_polled for reader in readers)
-    assert reserved_reads()["server"] == reservations.BLOCKING_READS
+    assert reserved_reads()["server"] == shared_reads.BLOCKING_READS
     for reader in readers:
         await reader.close()
     for each in (*workers, claimed):
@@ -395,8 +395,8 @@ async def test_in_a_cluster_a_line_serves_one_slot():
 
 
 def test_a_reservation_may_end_inside_the_lock():
-    with reservations._lock:
-        reservation = reservations.reserve_read("server")
+    with shared_reads._lock:
+        reservation = shared_reads.reserve_read("server")
         assert reservation is not None
         reservation.release()
     assert "server" not in reserved_reads()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from glidemq_py._client.connect import URL_VARIABLE
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.base_worker import BaseWorker

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from glidemq_py._client.connect import URL_VARIABLE, Connection, open_transport
 from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._client.transport import Transport
+from glidemq_py._client.transport import URL_VARIABLE, Connection, Transport, open_transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from glidemq_py._client.connect import URL_VARIABLE
 from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._client.runtime import wait_for_event
+from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments, set_up_logs
 from glidemq_py._worker.shutdown import handle_until_exit
