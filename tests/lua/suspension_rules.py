@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from tests.inside import suspend as suspending
+from tests.inside import working
 from tests.lua.own_support import Fetched, OwnQueue
 from tests.lua.queue_model import ENDED, Job, Model
 
@@ -25,7 +26,7 @@ class SuspensionRules:
         raise NotImplementedError
 
     def _suspend(self, fetched: Fetched, job: Job, timeout: int) -> tuple[Any, int]:
-        row = suspending.suspended(*fetched.token, "", timeout)
+        row = working.suspended(*fetched.token, "", timeout)
         if job.revoked:
             job.state = "failed"
             return row, FAILED

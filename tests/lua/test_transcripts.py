@@ -16,7 +16,6 @@ import pytest
 from glidemq_py import Budget
 from glidemq_py.testing import RespError
 from tests.inside import FailureRow, Row, failed_attempts, row, working
-from tests.inside import suspend as suspending
 from tests.inside import timeline as timelines
 from tests.lua import job_places
 from tests.lua.check_support import check, findings, repaired
@@ -114,7 +113,7 @@ class Verbs:
         return self.finish(working.group_limited(*job.token, ms, 0, "front", 0))[0]
 
     def suspend(self, job: Fetched, reason: str = "", timeout: int = 0) -> str:
-        return self.finish(suspending.suspended(*job.token, reason, timeout))[0]
+        return self.finish(working.suspended(*job.token, reason, timeout))[0]
 
     def signal(self, job_id: str, name: str = "go", data: str = "") -> str:
         return str(self.run("signal", job_id, name, data))
