@@ -40,8 +40,7 @@ from glidemq_py._client.memory import Clock, MemoryServer
 from glidemq_py._client.memory.server import Waiter, _Read
 from glidemq_py._client.memory.store import CommandError
 from glidemq_py._client.portal import BlockingTransport, drive, portal
-from glidemq_py._client.transport import Transport as transport_Transport
-from glidemq_py._client.transport import check_connection, open_transport
+from glidemq_py._client.transport import Transport, check_connection, open_transport
 from glidemq_py._core import checks, command_line, json_text, keys, logs, misuse, record
 from glidemq_py._core.calls import Call, adding, administration, declared, declared_keys, pack, unpack, working
 from glidemq_py._core.calls.adding import AddReply, Row, add, encode_row, request, row, stored_row

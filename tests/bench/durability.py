@@ -21,8 +21,7 @@ from collections.abc import Awaitable, Callable
 
 from glidemq_py import Queue
 from glidemq_py.testing import ServerProcess, server_binary
-from tests.inside import add, connected
-from tests.inside import transport_Transport as Transport
+from tests.inside import Transport, add, connected
 
 DATA = {"payload": "x" * 180}
 SECONDS = 2.0

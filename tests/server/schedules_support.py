@@ -4,8 +4,7 @@ from typing import Any, cast
 
 from glidemq_py import Queue
 from glidemq_py.testing import RespClient
-from tests.inside import Call, QueueKeys, QueueLink, firing, set_link
-from tests.inside import transport_Transport as Transport
+from tests.inside import Call, QueueKeys, QueueLink, Transport, firing, set_link
 from tests.lua.own_support import OwnQueue
 
 

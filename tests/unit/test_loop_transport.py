@@ -10,8 +10,7 @@ import pytest
 from glide_shared.exceptions import ClosingError, RequestError
 
 from glidemq_py.errors import ClosedError
-from tests.inside import AsyncTransport, administration, glide, glide_faults, loop_transport
-from tests.inside import transport_Transport as Transport
+from tests.inside import AsyncTransport, Transport, administration, glide, glide_faults, loop_transport
 
 
 class Opened:
