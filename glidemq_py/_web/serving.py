@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,9 +15,12 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_port
+from glidemq_py._core.keys import DEFAULT_PREFIX
+from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._web.clients import LOOPBACK_HOSTS, RepeatedWarnings, address_of
+from glidemq_py.errors import GlideMQError
 
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30
@@ -176,3 +181,64 @@ def public_name(host: str, hosts: Sequence[str]) -> str | None:
         hosts: accepted names.
     """
     return next((name for name in (host, *hosts) if name not in _LOCAL and name not in LOOPBACK_HOSTS), None)
+
+
+class ServerParser(ArgumentParser):
+    """The parser of a command that serves HTTP: address, hosts, connections, prefix, level of the log.
+
+    Args:
+        module: Name of the module that is the command.
+        description: What it does.
+        port: Default port.
+    """
+
+    def __init__(self, module: str, description: str, port: int) -> None:
+        super().__init__(prog=f"python -m {module}", description=description)
+        prefix, levels = (
+            os.environ.get(PREFIX_VARIABLE) or DEFAULT_PREFIX,
+            ["critical", "error", "warning", "info", "debug"],
+        )
+        add = self.add_argument
+        add("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+        add("--port", type=parse_port, default=port, help=f"port to listen on ({port}); 0 = any free port")
+        add(
+            "--allowed-host",
+            action="append",
+            metavar="NAME",
+            help="accepted name in the header Host; * = any; default: local names, and --host if it is one address",
+        )
+        add("--max-connections", type=int, default=1_000, metavar="N", help="open connections (1000)")
+        add("--prefix", default=prefix, help=f"first part of every key; default: {PREFIX_VARIABLE}, else glide")
+        add("--log-level", default="info", choices=levels)
+
+    def serve(
+        self, options: Any, remedy: str, create: Callable[[list[str]], tuple[ASGIApp, Callable[[], None]]],
+        **given: Any,
+    ) -> int:  # fmt: skip
+        """Serve until SIGTERM or SIGINT; return 2 if an option is invalid.
+
+        Args:
+            options: The parsed arguments.
+            remedy: What to do before other machines may send requests; "" = they may.
+            create: Returns the application for the accepted names in the header Host, and what ends its streams.
+            given: Further options of `server_config`.
+        """
+        hosts = accepted_hosts(options.host, options.allowed_host)
+        public = public_name(options.host, hosts)
+        if remedy and public is not None:
+            return self.refuse(f"{public} is not a local address: {remedy}")
+        try:
+            app, begin_closing = create(hosts)
+            config = server_config(
+                app, host=options.host, port=options.port, log_level=options.log_level,
+                max_connections=options.max_connections, **given,
+            )  # fmt: skip
+        except GlideMQError as error:
+            return self.refuse(str(error))
+        HttpServer(config, begin_closing).run()
+        return 0
+
+    def refuse(self, text: str) -> int:
+        """Print why the command cannot start, and return its exit code."""
+        sys.stderr.write(f"{self.prog}: {escape_control(text)}\n")
+        return 2

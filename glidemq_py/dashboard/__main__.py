@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 try:
-    from glidemq_py._web.serving import HttpServer, accepted_hosts, public_name, server_config
+    from glidemq_py._web.serving import ServerParser
 except ImportError as error:
     raise ImportError('the dashboard requires uvicorn: pip install "glidemq-py[dashboard]"') from error
 
-from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse_duration, parse_port
-from glidemq_py._core.keys import DEFAULT_PREFIX
-from glidemq_py._core.logs import escape_control
+from glidemq_py._core.command_line import parse_duration
 from glidemq_py.dashboard import Dashboard
 from glidemq_py.dashboard.options import REDACTED
-from glidemq_py.errors import GlideMQError
 
 TOKENS_VARIABLE = "GLIDEMQ_DASHBOARD_TOKENS"
 
@@ -26,33 +24,18 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     url = options.url or os.environ.get("GLIDEMQ_URL")
     if not url:
-        _print(parser.prog, "no server: give --url, or set GLIDEMQ_URL")
-        return 2
-    tokens, hosts = _tokens(os.environ.get(TOKENS_VARIABLE, "")), accepted_hosts(options.host, options.allowed_host)
-    public = None if tokens else public_name(options.host, hosts)
-    if public is not None:
-        _print(parser.prog, f"{public} is not a local address: set {TOKENS_VARIABLE}, such as 'alice=7f31c9aa'")
-        return 2
-    try:
+        return parser.refuse("no server: give --url, or set GLIDEMQ_URL")
+    tokens = _tokens(os.environ.get(TOKENS_VARIABLE, ""))
+    remedy = "" if tokens else f"set {TOKENS_VARIABLE}, such as 'alice=7f31c9aa'"
+
+    def create(hosts: list[str]) -> tuple[Dashboard, Callable[[], None]]:
         dashboard = Dashboard(
-            url,
-            prefix=options.prefix,
-            title=options.title,
-            allow_changes=options.allow_changes,
-            tokens=tokens,
-            hosts=hosts,
-            redact=[*REDACTED, *options.redact],
-            refresh_interval=options.refresh_interval,
-        )
-        config = server_config(
-            dashboard, host=options.host, port=options.port, log_level=options.log_level,
-            max_connections=options.max_connections, access_log=False,
+            url, prefix=options.prefix, title=options.title, allow_changes=options.allow_changes, tokens=tokens,
+            hosts=hosts, redact=[*REDACTED, *options.redact], refresh_interval=options.refresh_interval,
         )  # fmt: skip
-    except GlideMQError as error:
-        _print(parser.prog, str(error))
-        return 2
-    HttpServer(config, dashboard.begin_closing).run()
-    return 0
+        return dashboard, dashboard.begin_closing
+
+    return parser.serve(options, remedy, create, access_log=False)
 
 
 def _tokens(text: str) -> dict[str, str] | None:
@@ -64,40 +47,25 @@ def _tokens(text: str) -> dict[str, str] | None:
     return found or None
 
 
-def _print(program: str, text: str) -> None:
-    sys.stderr.write(f"{program}: {escape_control(text)}\n")
-
-
-def _parser() -> ArgumentParser:
-    parser = ArgumentParser(
-        prog="python -m glidemq_py.dashboard",
-        description=f"Show queues in a browser. {TOKENS_VARIABLE} holds tokens that open the pages, separated by "
+def _parser() -> ServerParser:
+    parser = ServerParser(
+        "glidemq_py.dashboard",
+        f"Show queues in a browser. {TOKENS_VARIABLE} holds tokens that open the pages, separated by "
         "spaces, such as alice=7f31c9aa; the name stands in the list of changes.",
+        8090,
     )
-    parser.add_argument("--url", help="URL of the server; default: GLIDEMQ_URL")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=parse_port, default=8090, help="port to listen on (8090); 0 = any free port")
-    parser.add_argument("--allow-changes", action="store_true", help="show buttons that change queues and jobs")
-    parser.add_argument(
-        "--allowed-host", action="append", metavar="NAME",
-        help="accepted name in the header Host; * = any; default: local names, and --host if it is one address",
-    )  # fmt: skip
-    parser.add_argument(
-        "--redact",
-        action="append",
-        default=[],
-        metavar="NAME",
+    add = parser.add_argument
+    add("--url", help="URL of the server; default: GLIDEMQ_URL")
+    add("--allow-changes", action="store_true", help="show buttons that change queues and jobs")
+    add(
+        "--redact", action="append", default=[], metavar="NAME",
         help="a further key whose values are hidden; repeatable",
-    )
-    parser.add_argument("--title", default="Queues", help="name in the head of each page (Queues)")
-    parser.add_argument(
+    )  # fmt: skip
+    add("--title", default="Queues", help="name in the head of each page (Queues)")
+    add(
         "--refresh-interval", type=parse_duration, default=2_000, metavar="TIME",
         help="time between two updates of an open page (2s)",
     )  # fmt: skip
-    parser.add_argument("--max-connections", type=int, default=1_000, metavar="N", help="open connections (1000)")
-    parser.add_argument("--prefix", default=os.environ.get(PREFIX_VARIABLE) or DEFAULT_PREFIX,
-                        help=f"first part of every key; default: {PREFIX_VARIABLE}, else glide")  # fmt: skip
-    parser.add_argument("--log-level", default="info", choices=["critical", "error", "warning", "info", "debug"])
     return parser
 
 

@@ -7,46 +7,42 @@ import functools
 import inspect
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final, ParamSpec, Protocol, cast
+from typing import Any, Final, ParamSpec, Protocol, TypedDict, cast
 
-from fastapi import FastAPI, Request
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
 from glidemq_py._client.transport import Connection, check_connection
-from glidemq_py.proxy import dead_letters, flows, jobs, queues, schedulers, streams
-from glidemq_py.proxy.models import Count, ResponseModel
+from glidemq_py.proxy import dead_letters, flows, jobs, queues, streams
+from glidemq_py.proxy.models import Count
 from glidemq_py.proxy.responses import answer, refusal
-from glidemq_py.proxy.routing import EventStream, Guard, endpoints
+from glidemq_py.proxy.routing import HEALTH, Endpoints, Guard
+from glidemq_py.proxy.schemas import SCHEMAS
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
 __all__ = ["create_proxy_app"]
 
-_health_router = endpoints()
-_ROUTERS: Final = (
-    _health_router, jobs.router, queues.router, dead_letters.router, schedulers.router,
-    queues.usage_router, flows.router,
-    streams.router,
-)  # fmt: skip
-
+_health = Endpoints()
 
 P = ParamSpec("P")
 
 
 class _CreateApp(Protocol[P]):
-    def __call__(self, connection: Connection = None, *args: P.args, **options: P.kwargs) -> FastAPI: ...
+    def __call__(self, connection: Connection = None, *args: P.args, **options: P.kwargs) -> Starlette: ...
 
 
 def _with_options_of(
     kind: Callable[P, ProxyOptions],
-) -> Callable[[Callable[[Connection, ProxyOptions], FastAPI]], _CreateApp[P]]:
+) -> Callable[[Callable[[Connection, ProxyOptions], Starlette]], _CreateApp[P]]:
     """Return a decorator: the function takes the fields of ``kind`` as keyword arguments."""
 
-    def decorate(create: Callable[[Connection, ProxyOptions], FastAPI]) -> _CreateApp[P]:
+    def decorate(create: Callable[[Connection, ProxyOptions], Starlette]) -> _CreateApp[P]:
         @functools.wraps(create)
-        def create_app(connection: Connection = None, *args: P.args, **options: P.kwargs) -> FastAPI:
+        def create_app(connection: Connection = None, *args: P.args, **options: P.kwargs) -> Starlette:
             return create(connection, kind(*args, **options))
 
         signature = inspect.signature(create)
@@ -59,7 +55,7 @@ def _with_options_of(
 
 
 @_with_options_of(ProxyOptions)
-def create_proxy_app(connection: Connection, options: ProxyOptions) -> FastAPI:
+def create_proxy_app(connection: Connection, options: ProxyOptions) -> Starlette:
     """Create the ASGI application that serves queues over HTTP.
 
     Args:
@@ -77,59 +73,52 @@ def create_proxy_app(connection: Connection, options: ProxyOptions) -> FastAPI:
     state = ProxyState(connection, options)
 
     @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
         await state.close()
 
     from glidemq_py import __version__
 
-    app = FastAPI(
-        title="glidemq_py proxy", version=__version__, description="A job queue over HTTP.",
-        docs_url=None, redoc_url=None, routes=[route for router in _ROUTERS for route in router.routes],
-        lifespan=lifespan, middleware=[Middleware(Guard, options=options)],
-        exception_handlers={HTTPException: _refused},
+    document = _document(__version__, secured=options.tokens is not None)
+
+    async def openapi(request: Request) -> Response:
+        root = request.scope.get("root_path")
+        return answer({**document, "servers": [{"url": root}]} if root else document)
+
+    app = Starlette(
+        routes=[*(each.route() for each in _ENDPOINTS), Route("/openapi.json", openapi)], lifespan=lifespan,
+        middleware=[Middleware(Guard, options=options)], exception_handlers={HTTPException: _refused},
     )  # fmt: skip
     app.state.proxy = state
-    _complete_document(app, secured=options.tokens is not None)
     return app
 
 
-def _complete_document(app: FastAPI, *, secured: bool) -> None:
-    """Extend the OpenAPI document of the framework by what `Guard` and `ProxyRoute` do: tokens, the status 400."""
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = generate()
-            operations = [each for methods in document["paths"].values() for each in methods.values()]
-            for operation in operations:
-                operation["responses"].pop("422", None)  # ProxyRoute returns 400
-                if secured and operation["operationId"] != health.__name__:
-                    operation["security"] = [{"token": []}]
-            components = document["components"]
-            for name in ("HTTPValidationError", "ValidationError"):
-                components["schemas"].pop(name, None)
-            if secured:
-                components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        return generate()
-
-    app.openapi = openapi  # type: ignore[method-assign]  # as the framework documents it
+def _document(version: str, *, secured: bool) -> dict[str, Any]:
+    """Return the OpenAPI document of the endpoints; ``secured``: requests need a token."""
+    paths: dict[str, dict[str, Any]] = {}
+    for each in _ENDPOINTS:
+        paths.setdefault(each.path, {})[each.method.lower()] = each.operation(secured=secured)
+    schemes = {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if secured else {}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "glidemq_py proxy", "description": "A job queue over HTTP.", "version": version},
+        "paths": paths, "components": {"schemas": SCHEMAS, **schemes},
+    }  # fmt: skip
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     """Return the response to a request without an endpoint; with 405, it lists all methods of the path."""
     if isinstance(error, HTTPException) and error.status_code == 405:
-        found: set[str] = set()
-        for route in request.app.routes:
-            if route.matches(request.scope)[0] is not Match.NONE:
-                found |= route.methods
-                if "GET" in route.methods and getattr(route, "response_class", None) is not EventStream:
-                    found.add("HEAD")
+        found = {
+            method
+            for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE
+            for method in route.methods
+        }  # fmt: skip
         error.headers = {"Allow": ", ".join(sorted(found))}
     return refusal(error)
 
 
-class Health(ResponseModel):
+class Health(TypedDict):
     """The proxy's health; uptime in ms."""
 
     status: str
@@ -137,8 +126,13 @@ class Health(ResponseModel):
     queues: Count
 
 
-@_health_router.get("/health", summary="Return the health of the proxy", response_model=Health)
-async def health(request: Request) -> Response:
-    state: ProxyState = request.app.state.proxy
-    uptime = int((time.monotonic() - state.started) * 1_000)
-    return answer({"status": "ok", "uptime": uptime, "queues": state.open_queues})
+@_health("GET", HEALTH, "Return the health of the proxy", Health)
+async def health(proxy: ProxyState) -> Health:
+    uptime = int((time.monotonic() - proxy.started) * 1_000)
+    return {"status": "ok", "uptime": uptime, "queues": proxy.open_queues}
+
+
+_ENDPOINTS: Final = (
+    *_health, *jobs.endpoints, *queues.endpoints, *dead_letters.endpoints,
+    *queues.usage_endpoints, *flows.endpoints, *streams.endpoints,
+)  # fmt: skip

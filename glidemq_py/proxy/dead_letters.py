@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, NotRequired, cast
+from typing import Any, Final, NotRequired, TypedDict, cast
 
-from fastapi import Query
-from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from glidemq_py._api.dead_letters import envelope_of, shown_entry
@@ -19,33 +17,30 @@ from glidemq_py._job.reading import read_page
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import models as given
-from glidemq_py.proxy.models import AsText, Count, NextCursor, Payload, Removed, ResponseModel
+from glidemq_py.proxy.models import AsText, Count, NextCursor, Payload, Removed
 from glidemq_py.proxy.responses import (
-    Cursor,
+    ONE_PAGE,
+    RANGE,
     NotFoundError,
-    RangePage,
-    Whole,
-    answer,
+    PageQuery,
     encode,
     listed_jobs,
     open_cursor,
     page_answer,
     seal_cursor,
 )
-from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
-
-__all__ = ["router"]
+from glidemq_py.proxy.routing import Endpoints
+from glidemq_py.proxy.state import OpenQueue, ProxyState
 
 _DEFAULT_REPLAYED: Final = 100
 _ENTRIES_PER_CALL: Final = 25
 _MAX_PAGES: Final = 100
 """A request reads at most this many pages of the dead letter queue, which may hold entries of other queues."""
 
-router = endpoints("/queues/{name}/dlq")
+endpoints = Endpoints("/queues/{name}/dlq")
 
 
-class DeadLetter(ResponseModel):
+class DeadLetter(TypedDict):
     """A dead-letter entry."""
 
     id: str
@@ -59,7 +54,7 @@ class DeadLetter(ResponseModel):
     asText: NotRequired[AsText]
 
 
-class DeadLetterPage(ResponseModel):
+class DeadLetterPage(TypedDict):
     """A page of dead-letter entries."""
 
     count: Count
@@ -67,14 +62,14 @@ class DeadLetterPage(ResponseModel):
     cursor: NextCursor
 
 
-class Replayed(ResponseModel):
+class Replayed(TypedDict):
     """The job of a replayed entry."""
 
     name: str
     newJobId: str
 
 
-class ReplayedJob(ResponseModel):
+class ReplayedJob(TypedDict):
     """The job of a replayed entry, and the entry."""
 
     id: str
@@ -82,7 +77,7 @@ class ReplayedJob(ResponseModel):
     sourceId: str
 
 
-class ReplayedPage(ResponseModel):
+class ReplayedPage(TypedDict):
     """The jobs of replayed entries."""
 
     jobs: list[ReplayedJob]
@@ -90,8 +85,8 @@ class ReplayedPage(ResponseModel):
     cursor: NextCursor
 
 
-@router.get("", summary="List the queue's dead-letter entries", response_model=DeadLetterPage)
-async def dead_letters(queue: OpenQueue, proxy: State, page: RangePage) -> Response:
+@endpoints("GET", "", "List the queue's dead-letter entries", DeadLetterPage, query=RANGE)
+async def dead_letters(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
     dead_queue, parts = await _opened(queue)
     if dead_queue is None:
         return page_answer("jobs", [], "", count=0)
@@ -131,16 +126,14 @@ def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
     }  # fmt: skip
 
 
-@router.post(
-    "/replay-all", summary="Replay dead-letter entries, oldest first", response_model=ReplayedPage,
-    openapi_extra=with_example(count=10),
+@endpoints(
+    "POST", "/replay-all", "Replay dead-letter entries, oldest first", ReplayedPage, body=given.ReplayAll,
+    query={
+        "count": {"type": "integer", "minimum": 1, "maximum": given.MAX_REPLAYED, "default": None},
+        "cursor": ONE_PAGE["cursor"],
+    }, count=10,
 )  # fmt: skip
-async def replay_all(
-    queue: OpenQueue, count: Annotated[int | None, Query(ge=1, le=given.MAX_REPLAYED), Whole, WithJsonSchema(
-        {"type": "integer", "minimum": 1, "maximum": given.MAX_REPLAYED, "default": _DEFAULT_REPLAYED}
-    )] = None,
-    cursor: Cursor = None, body: given.ReplayAll = {},  # noqa: B006
-) -> Response:  # fmt: skip
+async def replay_all(queue: OpenQueue, count: int | None, cursor: str | None, body: given.ReplayAll) -> ReplayedPage:
     if "count" in body and count is not None:
         raise GlideMQValidationError("count", body["count"], "must be given once")
     left = body.get("count", count or _DEFAULT_REPLAYED)
@@ -149,7 +142,7 @@ async def replay_all(
     place = f"{dead_queue.keys.meta} {JobState.WAITING}" if dead_queue else ""
     inner = open_cursor(place, cursor)
     if dead_queue is None:
-        return answer({"jobs": [], "replayed": 0, "cursor": None})
+        return {"jobs": [], "replayed": 0, "cursor": None}
     for _ in range(_MAX_PAGES):
         jobs, inner = await read_page(dead_queue, JobState.WAITING, inner, min(left, _ENTRIES_PER_CALL))
         for entry in jobs:
@@ -159,7 +152,7 @@ async def replay_all(
                 left -= 1
         if not (left and inner):
             break
-    return answer({"jobs": replayed, "replayed": len(replayed), "cursor": seal_cursor(place, inner) or None})
+    return {"jobs": replayed, "replayed": len(replayed), "cursor": seal_cursor(place, inner) or None}
 
 
 def _origin(entry: Job[Any, Any]) -> str:
@@ -168,27 +161,27 @@ def _origin(entry: Job[Any, Any]) -> str:
     return "" if envelope is None or "subscription" in envelope else envelope["originalQueue"]
 
 
-@router.get("/{id}", summary="Return a dead-letter entry", response_model=DeadLetter)
-async def dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
+@endpoints("GET", "/{id}", "Return a dead-letter entry", DeadLetter)
+async def dead_letter(queue: OpenQueue, id: str) -> DeadLetter:
     entry = await queue.dead_letters.get(id)
     if entry is None:
         raise _no_entry(id)
-    return answer(_entry_view(entry))
+    return _entry_view(entry)
 
 
-@router.delete("/{id}", summary="Delete a dead-letter entry", response_model=Removed)
-async def remove_dead_letter(queue: OpenQueue, id: given.JobId) -> Response:
+@endpoints("DELETE", "/{id}", "Delete a dead-letter entry", Removed)
+async def remove_dead_letter(queue: OpenQueue, id: str) -> Removed:
     if not await queue.dead_letters.remove(id):
         raise _no_entry(id)
-    return answer({"removed": True})
+    return {"removed": True}
 
 
-@router.post("/{id}/replay", summary="Replay a dead-letter entry", response_model=Replayed)
-async def replay(queue: OpenQueue, id: given.JobId) -> Response:
+@endpoints("POST", "/{id}/replay", "Replay a dead-letter entry", Replayed)
+async def replay(queue: OpenQueue, id: str) -> Replayed:
     job = await queue.dead_letters.replay(id)
     if job is None:
         raise _no_entry(id)
-    return answer({"name": job.name, "newJobId": job.id})
+    return {"name": job.name, "newJobId": job.id}
 
 
 def _no_entry(job_id: str) -> NotFoundError:

@@ -12,7 +12,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, NotRequired, Required, cast
+from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
 from starlette.responses import Response
 
@@ -25,17 +25,17 @@ from glidemq_py._core.keys import flow_key
 from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.record import JobState
 from glidemq_py._features.flows.definition import DagNode, FlowJob
+from glidemq_py._features.usage import FlowBudget, FlowUsage
 from glidemq_py._features.usage_summaries import sum_usage
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import models as given
-from glidemq_py.proxy.models import AsText, Count, NextCursor, Payload, ResponseModel, like
-from glidemq_py.proxy.queues import FlowBudget, FlowUsage
+from glidemq_py.proxy.models import AsText, Count, NextCursor, Payload
 from glidemq_py.proxy.responses import (
+    ONE_PAGE,
     NotFoundError,
-    Page,
-    ResponseTooLargeError,
-    answer,
+    PageQuery,
+    RequestError,
     camel,
     encode,
     fill_page,
@@ -43,10 +43,8 @@ from glidemq_py.proxy.responses import (
     page_answer,
     seal_cursor,
 )
-from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import ProxyState, State
-
-__all__ = ["router"]
+from glidemq_py.proxy.routing import Endpoints
+from glidemq_py.proxy.state import ProxyState
 
 _MEMBERS_PER_CALL: Final = 1_000
 _ID: Final = re.compile(r"[^{}\x00-\x1f\x7f]{1,256}")
@@ -140,7 +138,7 @@ _DEEPEST: Final = 100
 """Maximum levels of a tree in one request or response: other JSON parsers limit nesting."""
 _ENDED: Final = (JobState.COMPLETED, JobState.FAILED, None)
 
-router = endpoints("/flows")
+endpoints = Endpoints("/flows")
 
 
 def _producer(proxy: ProxyState) -> FlowProducer:
@@ -152,7 +150,7 @@ def _producer(proxy: ProxyState) -> FlowProducer:
 # -- models ----------------------------------------------------------------------------------------------------
 
 
-class FlowRef(ResponseModel):
+class FlowRef(TypedDict):
     """A job of a flow."""
 
     id: str
@@ -160,7 +158,7 @@ class FlowRef(ResponseModel):
     name: NotRequired[str | None]
 
 
-class AddedFlow(ResponseModel):
+class AddedFlow(TypedDict):
     """A flow that was added: the root of a tree, or the jobs of a graph by name."""
 
     flowId: str
@@ -171,7 +169,7 @@ class AddedFlow(ResponseModel):
     jobs: NotRequired[dict[str, FlowRef]]
 
 
-class FlowMember(ResponseModel):
+class FlowMember(TypedDict):
     """A job of a flow and its state, which is null if the job no longer exists."""
 
     id: str
@@ -187,32 +185,21 @@ class FlowMember(ResponseModel):
     asText: NotRequired[AsText]
 
 
-class FlowTree(ResponseModel, total=False):
+class FlowTree(FlowMember):
     """A job of a flow with its children; `more` if they are not shown here."""
 
-    id: Required[str]
-    queueName: Required[str]
-    name: str | None
-    state: str | None
-    timestamp: int
-    attemptsMade: int
-    progress: Payload
-    failedReason: str | None
-    processedOn: int | None
-    finishedOn: int | None
-    asText: AsText
-    children: list[FlowTree]
-    more: Literal[True]
+    children: NotRequired[list[FlowTree | FlowRef]]
+    more: NotRequired[Literal[True]]
 
 
-class _FlowSummary(ResponseModel):
+class _FlowSummary(TypedDict):
     flowId: str
     kind: Literal["tree", "dag"]
     createdAt: int
     counts: dict[str, Count]
     roots: list[FlowRef]
-    usage: Annotated[Any, like(FlowUsage)]
-    budget: Annotated[Any, like(FlowBudget | None)]
+    usage: FlowUsage
+    budget: FlowBudget | None
 
 
 class FlowPage(_FlowSummary):
@@ -225,10 +212,10 @@ class FlowPage(_FlowSummary):
 class FlowTrees(_FlowSummary):
     """A flow with a tree for each root."""
 
-    tree: list[FlowTree]
+    tree: list[FlowTree | FlowRef]
 
 
-class RevokedFlowJob(ResponseModel):
+class RevokedFlowJob(TypedDict):
     """A job of a revoked flow."""
 
     id: str
@@ -236,7 +223,7 @@ class RevokedFlowJob(ResponseModel):
     status: Literal["revoked", "flagged", "skipped"]
 
 
-class RevokedFlow(ResponseModel):
+class RevokedFlow(TypedDict):
     """The outcomes of revoking a flow."""
 
     flowId: str
@@ -249,16 +236,14 @@ class RevokedFlow(ResponseModel):
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-@router.post(
-    "", summary="Add a flow: a tree or a graph of jobs", status_code=201, response_model=AddedFlow,
-    openapi_extra=with_example(
-        flow={"name": "report", "queueName": "reports", "children": [
-            {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
-        ]},
-        budget={"maxTotalTokens": 100_000},
-    ),
+@endpoints(
+    "POST", "", "Add a flow: a tree or a graph of jobs", {201: AddedFlow}, body=given.OneFlow,
+    flow={"name": "report", "queueName": "reports", "children": [
+        {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
+    ]},
+    budget={"maxTotalTokens": 100_000},
 )  # fmt: skip
-async def add_flow(proxy: State, body: given.AddFlow) -> Response:
+async def add_flow(proxy: ProxyState, body: given.AddFlow) -> AddedFlow:
     flow_id = secrets.token_hex(12)
     async with _producer(proxy) as producer:
         producer._flow_id = flow_id
@@ -278,17 +263,17 @@ async def add_flow(proxy: State, body: given.AddFlow) -> Response:
             added["jobs"] = {name: _ref_view(_ref(job)) for name, job in by_name.items()}
         else:
             raise GlideMQValidationError("flow", sorted(body), "must have exactly one of 'flow' and 'dag'")
-    return answer(added, 201)
+    return added
 
 
-def _tree(root: given.FlowJobBody, check: Callable[[str], None]) -> FlowJob:
+def _tree(root: given.FlowJobBody, check: Callable[[str, str], None]) -> FlowJob:
     """Return the tree of a request, without recursion; ``check`` raises if a queue may not be used."""
     found: list[tuple[given.FlowJobBody, list[int]]] = []
     waiting: list[tuple[given.FlowJobBody, str, int, int]] = [(root, "flow", 1, -1)]
     for job, where, level, parent in waiting:  # grows during iteration: parents before their children
         if level > _DEEPEST:
             raise GlideMQValidationError("flow", where, f"must be at most {_DEEPEST} levels deep over HTTP")
-        check(job["queue_name"])
+        check(job["queue_name"], f"{where}.queueName")
         here = len(found)
         found.append((job, []))
         if parent >= 0:
@@ -303,10 +288,10 @@ def _tree(root: given.FlowJobBody, check: Callable[[str], None]) -> FlowJob:
     return made[0]
 
 
-def _graph(dag: given.Dag, check: Callable[[str], None]) -> list[DagNode]:
+def _graph(dag: given.Dag, check: Callable[[str, str], None]) -> list[DagNode]:
     """Return the graph of a request; see `_tree`."""
-    for node in dag["nodes"]:
-        check(node["queue_name"])
+    for i, node in enumerate(dag["nodes"]):
+        check(node["queue_name"], f"dag.nodes[{i}].queueName")
     return [
         DagNode(node["name"], node["queue_name"], node.get("data"), node.get("opts"), node.get("deps", []))
         for node in dag["nodes"]
@@ -339,14 +324,15 @@ def _ref_view(ref: JobRef) -> FlowRef:
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-async def _allowed_record(proxy: ProxyState, producer: FlowProducer, flow: str) -> FlowRecord:
+async def _allowed(proxy: ProxyState, producer: FlowProducer, flow: str) -> tuple[FlowRecord, dict[JobRef, JobNode]]:
+    """Return a flow that clients may use, and its jobs."""
     flow_id = check_flow_id(flow)
     found = await read_record(await producer._connected(), proxy.options.prefix, flow_id)
     if found is None:
         raise NotFoundError(f"flow {flow_id!r} not found")
     for queue in {ref.queue for ref in found.jobs}:
         proxy.check_allowed(queue)
-    return found
+    return found, await read_jobs(found.jobs, producer._link)
 
 
 async def _summary(
@@ -369,11 +355,10 @@ async def _summary(
     }  # fmt: skip
 
 
-@router.get("/{flow}", summary="Return a flow with a page of its jobs", response_model=FlowPage)
-async def flow(proxy: State, flow: given.FlowId, page: Page) -> Response:
+@endpoints("GET", "/{flow}", "Return a flow with a page of its jobs", FlowPage, query=ONE_PAGE)
+async def flow(proxy: ProxyState, flow: str, page: PageQuery) -> Response:
     async with _producer(proxy) as producer:
-        found = await _allowed_record(proxy, producer, flow)
-        nodes = await read_jobs(found.jobs, producer._link)
+        found, nodes = await _allowed(proxy, producer, flow)
         summary = await _summary(proxy, producer, found, nodes)
     # A record never changes, so that a position in it is a cursor.
     place = f"flow {found.flow_id}"
@@ -385,12 +370,11 @@ async def flow(proxy: State, flow: given.FlowId, page: Page) -> Response:
     return page_answer("nodes", texts, cursor, **summary)
 
 
-@router.get("/{flow}/tree", summary="Return a flow as a tree", response_model=FlowTrees)
-async def flow_tree(proxy: State, flow: given.FlowId) -> Response:
+@endpoints("GET", "/{flow}/tree", "Return a flow as a tree", FlowTrees)
+async def flow_tree(proxy: ProxyState, flow: str) -> Response:
     allowed = proxy.options.queues
     async with _producer(proxy) as producer:
-        found = await _allowed_record(proxy, producer, flow)
-        nodes = await read_jobs(found.jobs, producer._link)
+        found, nodes = await _allowed(proxy, producer, flow)
         summary = await _summary(proxy, producer, found, nodes)
         trees: list[Any] = []
         for root in found.roots:
@@ -400,7 +384,9 @@ async def flow_tree(proxy: State, flow: given.FlowId) -> Response:
                 trees.append(_tree_view(start, lambda queue: allowed is None or queue in allowed))
     text, most = encode({**summary, "tree": trees}), proxy.options.max_response
     if len(text) > most:
-        raise ResponseTooLargeError(f"tree of {len(text)} bytes: must be at most {most}; use GET /flows/{{id}}")
+        raise RequestError(
+            413, "too_large", f"tree of {len(text)} bytes: must be at most {most}; use GET /flows/{{id}}"
+        )
     return Response(text, media_type="application/json")
 
 
@@ -443,14 +429,11 @@ def _tree_view(root: JobNode, may_show: Callable[[str], bool]) -> dict[str, Any]
 # -- revoking --------------------------------------------------------------------------------------------------
 
 
-@router.delete(
-    "/{flow}", summary="Revoke the unfinished jobs of a flow and delete its record", response_model=RevokedFlow
-)  # fmt: skip
-async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
+@endpoints("DELETE", "/{flow}", "Revoke the unfinished jobs of a flow and delete its record", RevokedFlow)
+async def revoke_flow(proxy: ProxyState, flow: str) -> Any:
     async with _producer(proxy) as producer:
-        found = await _allowed_record(proxy, producer, flow)
+        found, nodes = await _allowed(proxy, producer, flow)
         outcomes = dict.fromkeys(found.jobs, "skipped")
-        nodes = await read_jobs(found.jobs, producer._link)
         running = [ref for ref in found.jobs if nodes[ref].state not in _ENDED]
         # Parents first, one by one: revoking a child fails its parents, which should be revoked instead.
         roots = set(found.roots)
@@ -465,9 +448,9 @@ async def revoke_flow(proxy: State, flow: given.FlowId) -> Response:
             outcomes.update(zip(some, statuses, strict=True))
         await forget_flow(await producer._connected(), proxy.options.prefix, found.flow_id)
     counts = Counter("skipped" if outcome == "not_found" else outcome for outcome in outcomes.values())
-    return answer({
+    return {
         "flowId": found.flow_id, "revoked": counts["revoked"], "flagged": counts["flagged"],
         "skipped": counts["skipped"],
         "jobs": [{**_ref_view(ref), "status": outcome.replace("not_found", "skipped")}
                  for ref, outcome in outcomes.items()],
-    })  # fmt: skip
+    }  # fmt: skip

@@ -28,8 +28,6 @@ from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError
 from glidemq_py.proxy.responses import frame
 
-__all__ = ["EventFeed", "EventHub", "SubscriptionHub"]
-
 _log = get_logger("glidemq_py.proxy")
 
 _PAGE: Final = 200

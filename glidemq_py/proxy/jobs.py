@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, Literal, NotRequired, cast
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict, cast
 
-from fastapi import Query
 from starlette.responses import Response
 
 from glidemq_py._core.queue_options import JobSpec
@@ -17,10 +16,11 @@ from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listable
 from glidemq_py.errors import BulkAddError, GlideMQError, JobStateError
 from glidemq_py.proxy import models as given
-from glidemq_py.proxy.models import AsText, Error, NextCursor, Payload, ResponseModel, like, model_of
+from glidemq_py.proxy.models import AsText, Error, NextCursor, Payload
 from glidemq_py.proxy.responses import (
-    JobsPage,
+    JOBS_PAGE,
     NotFoundError,
+    PageQuery,
     answer,
     camel,
     encode,
@@ -28,16 +28,15 @@ from glidemq_py.proxy.responses import (
     page_answer,
     status_of,
 )
-from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
-
-__all__ = ["JobPage", "Skipped", "found_job", "job_view", "router"]
+from glidemq_py.proxy.routing import Endpoints
+from glidemq_py.proxy.schemas import model_of, schema_of
+from glidemq_py.proxy.state import OpenQueue, ProxyState
 
 _WAIT_MS: Final = 30_000
 _REFERENCES: Final = frozenset(("parent", "parents", "dependsOn"))
 """Options that refer to other jobs."""
 
-router = endpoints("/queues/{name}/jobs")
+endpoints = Endpoints("/queues/{name}/jobs")
 
 ListState = Literal[
     "waiting", "active", "delayed", "prioritized", "completed", "failed", "group-waiting", "suspended",
@@ -48,7 +47,7 @@ ListState = Literal[
 # -- models ----------------------------------------------------------------------------------------------------
 
 
-class AddedJob(ResponseModel):
+class AddedJob(TypedDict):
     """A job that was added."""
 
     id: str
@@ -56,19 +55,19 @@ class AddedJob(ResponseModel):
     timestamp: int
 
 
-class Skipped(ResponseModel):
+class Skipped(TypedDict):
     """A job or message that was not added: it is a duplicate."""
 
     skipped: bool
 
 
-class BulkOutcomes(ResponseModel):
+class BulkOutcomes(TypedDict):
     """One outcome per position."""
 
     jobs: list[AddedJob | Skipped | Error]
 
 
-class WaitResult(ResponseModel):
+class WaitResult(TypedDict):
     """The result of a job."""
 
     result: Payload
@@ -77,10 +76,10 @@ class WaitResult(ResponseModel):
 
 _Usage = model_of(JobUsage, {"latency": "latencyMs"})
 _Signal = model_of(Signal, asText=NotRequired[AsText])
-_Suspended = model_of(SuspendInfo, signals=list[Annotated[Any, like(_Signal)]])
+_Suspended = model_of(SuspendInfo, signals=list[Annotated[Any, _Signal]])
 
 
-class JobView(ResponseModel):
+class JobView(TypedDict):
     """A job."""
 
     id: str
@@ -97,45 +96,45 @@ class JobView(ResponseModel):
     processedOn: int | None
     parentId: str | None
     parentQueue: str | None
-    usage: Annotated[Any, like(_Usage | None)]
-    suspend: NotRequired[Annotated[Any, like(_Suspended | None)]]
+    usage: Annotated[Any, _Usage | None]
+    suspend: NotRequired[Annotated[Any, _Suspended | None]]
     asText: NotRequired[AsText]
 
 
-class JobPage(ResponseModel):
+class JobPage(TypedDict):
     """A page of jobs."""
 
     jobs: list[JobView]
     cursor: NextCursor
 
 
-class UpdatedPriority(ResponseModel):
+class UpdatedPriority(TypedDict):
     """The new priority of a job."""
 
     priority: int
     updated: bool
 
 
-class UpdatedDelay(ResponseModel):
+class UpdatedDelay(TypedDict):
     """The new delay of a job, ms."""
 
     delay: int
     updated: bool
 
 
-class Promoted(ResponseModel):
+class Promoted(TypedDict):
     """A delayed job is due now."""
 
     promoted: bool
 
 
-class RevokeStatus(ResponseModel):
+class RevokeStatus(TypedDict):
     """Whether a job was revoked, or flagged because it is active."""
 
     status: Literal["revoked", "flagged"]
 
 
-class SignalOutcome(ResponseModel):
+class SignalOutcome(TypedDict):
     """Whether the job was waiting for the signal."""
 
     resumed: bool
@@ -150,11 +149,9 @@ def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
     return {"skipped": True}
 
 
-@router.post(
-    "", summary="Add a job", status_code=201, response_model=AddedJob, responses={200: {"model": Skipped}},
-    openapi_extra=with_example(
-        name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000}
-    ),
+@endpoints(
+    "POST", "", "Add a job", {201: AddedJob, 200: Skipped}, body=given.AddJob,
+    name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000},
 )  # fmt: skip
 async def add(queue: OpenQueue, body: given.AddJob) -> Response:
     job = await queue.add(body["name"], body.get("data"), **body.get("opts", {}))
@@ -162,12 +159,9 @@ async def add(queue: OpenQueue, body: given.AddJob) -> Response:
     return answer(found, 200 if "skipped" in found else 201)
 
 
-@router.post(
-    "/bulk", summary="Add up to 1000 jobs; return one outcome per position", status_code=201,
-    response_model=BulkOutcomes, responses={200: {"model": BulkOutcomes}},
-    openapi_extra=with_example(
-        jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}]
-    ),
+@endpoints(
+    "POST", "/bulk", "Add up to 1000 jobs; return one outcome per position", {201: BulkOutcomes, 200: BulkOutcomes},
+    body=given.AddBulk, jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}],
 )  # fmt: skip
 async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
     specs = [JobSpec(job["name"], job.get("data"), job.get("opts")) for job in body["jobs"]]
@@ -184,21 +178,20 @@ async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
     return answer({"jobs": found}, 201 if any("id" in each for each in found) else 200)
 
 
-@router.post(
-    "/wait", summary="Add a job and wait for its result", response_model=WaitResult,
-    openapi_extra=with_example(name="add", data=[2, 3], opts={"waitTimeout": 5_000}),
+@endpoints(
+    "POST", "/wait", "Add a job and wait for its result", WaitResult, body=given.AddJobAndWait,
+    name="add", data=[2, 3], opts={"waitTimeout": 5_000},
 )  # fmt: skip
-async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> Response:
+async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> WaitResult:
     options: dict[str, Any] = {"wait_timeout": _WAIT_MS, **body.get("opts", {})}
-    result = await queue.add_and_wait(body["name"], body.get("data"), **options)
-    return answer({"result": result})
+    return {"result": await queue.add_and_wait(body["name"], body.get("data"), **options)}
 
 
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-@router.get("", summary="List the jobs in a state", response_model=JobPage)
-async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annotated[ListState, Query()]) -> Response:
+@endpoints("GET", "", "List the jobs in a state", JobPage, query={"state": schema_of(ListState), **JOBS_PAGE})
+async def list_jobs(queue: OpenQueue, proxy: ProxyState, page: PageQuery, state: str) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         return [encode(await job_view(job, with_data=not page.exclude_data)) for job in jobs]
 
@@ -206,9 +199,9 @@ async def list_jobs(queue: OpenQueue, proxy: State, page: JobsPage, state: Annot
     return page_answer("jobs", *await listed_jobs(links, listable(state), page, show, max_bytes=most))
 
 
-@router.get("/{id}", summary="Return a job", response_model=JobView)
-async def get(queue: OpenQueue, id: given.JobId) -> Response:  # the name in the path
-    return answer(await job_view(await found_job(queue, id)))
+@endpoints("GET", "/{id}", "Return a job", JobView)
+async def get(queue: OpenQueue, id: str) -> Any:  # the name in the path
+    return await job_view(await found_job(queue, id))
 
 
 async def found_job(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
@@ -267,56 +260,53 @@ def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
     return view
 
 
-@router.get("/{id}/suspend", summary="Return the suspension of a suspended job", response_model=_Suspended)
-async def suspend(queue: OpenQueue, id: given.JobId) -> Response:
+@endpoints("GET", "/{id}/suspend", "Return the suspension of a suspended job", _Suspended)
+async def suspend(queue: OpenQueue, id: str) -> Any:
     info = await queue.jobs.get_suspend_info(id)
     if info is None:
         raise NotFoundError(f"job {id!r} is not suspended")
-    return answer(camel(info))
+    return camel(info)
 
 
 # -- managing --------------------------------------------------------------------------------------------------
 
 
-@router.post(
-    "/{id}/priority", summary="Change the priority of a waiting job", response_model=UpdatedPriority,
-    openapi_extra=with_example(priority=1),
+@endpoints(
+    "POST", "/{id}/priority", "Change the priority of a waiting job", UpdatedPriority, body=given.NewPriority,
+    priority=1,
 )  # fmt: skip
-async def priority(queue: OpenQueue, id: given.JobId, body: given.NewPriority) -> Response:
+async def priority(queue: OpenQueue, id: str, body: given.NewPriority) -> UpdatedPriority:
     await queue.jobs.change_priority(id, body["priority"])
-    return answer({"priority": body["priority"], "updated": True})
+    return {"priority": body["priority"], "updated": True}
 
 
-@router.post(
-    "/{id}/delay", summary="Change the delay of a waiting job", response_model=UpdatedDelay,
-    openapi_extra=with_example(delay=60_000),
-)  # fmt: skip
-async def delay(queue: OpenQueue, id: given.JobId, body: given.NewDelay) -> Response:
+@endpoints("POST", "/{id}/delay", "Change the delay of a waiting job", UpdatedDelay, body=given.NewDelay, delay=60_000)
+async def delay(queue: OpenQueue, id: str, body: given.NewDelay) -> UpdatedDelay:
     await queue.jobs.change_delay(id, body["delay"])
-    return answer({"delay": body["delay"], "updated": True})
+    return {"delay": body["delay"], "updated": True}
 
 
-@router.post("/{id}/promote", summary="Make a delayed job due now", response_model=Promoted)
-async def promote(queue: OpenQueue, id: given.JobId) -> Response:
+@endpoints("POST", "/{id}/promote", "Make a delayed job due now", Promoted)
+async def promote(queue: OpenQueue, id: str) -> Promoted:
     await queue.promote(id)
-    return answer({"promoted": True})
+    return {"promoted": True}
 
 
-@router.post("/{id}/revoke", summary="Revoke a waiting job, or cancel an active one", response_model=RevokeStatus)
-async def revoke(queue: OpenQueue, id: given.JobId) -> Response:
+@endpoints("POST", "/{id}/revoke", "Revoke a waiting job, or cancel an active one", RevokeStatus)
+async def revoke(queue: OpenQueue, id: str) -> RevokeStatus:
     status = await queue.revoke(id)
     if status == "not_found":
         raise NotFoundError(f"job {id!r} not found")
-    return answer({"status": status})
+    return {"status": status}
 
 
-@router.post(
-    "/{id}/signal", summary="Send a signal to a job", response_model=SignalOutcome,
-    openapi_extra=with_example(name="approved", data={"by": "ann"}),
+@endpoints(
+    "POST", "/{id}/signal", "Send a signal to a job", SignalOutcome, body=given.SendSignal,
+    name="approved", data={"by": "ann"},
 )  # fmt: skip
-async def signal(queue: OpenQueue, id: given.JobId, body: given.SendSignal) -> Response:
+async def signal(queue: OpenQueue, id: str, body: given.SendSignal) -> SignalOutcome:
     outcome = await send_signal(queue, id, body["name"], body.get("data"))
     if outcome not in ("resumed", "kept"):
         job = await found_job(queue, id)
         raise JobStateError(id, str(job.state), "signal")
-    return answer({"resumed": outcome == "resumed"})
+    return {"resumed": outcome == "resumed"}

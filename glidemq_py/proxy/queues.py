@@ -1,56 +1,65 @@
-"""Endpoints for whole queues: state, rate limit, cleaning; usage and budgets."""
+"""Endpoints for whole queues: state, rate limit, cleaning, schedulers; usage and budgets."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Final, Literal, TypedDict
 
-from fastapi import Body, Query
-from pydantic import WithJsonSchema
 from starlette.responses import Response
 
 from glidemq_py._api.queue_names import get_usage_summary
 from glidemq_py._core.record import JobCounts, JobState
 from glidemq_py._features import usage
-from glidemq_py._features.metrics import Metrics, MetricsPoint
+from glidemq_py._features.metrics import Metrics
+from glidemq_py._features.schedulers.area import iter_schedulers
+from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._job.job import Job
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.proxy import models as given
 from glidemq_py.proxy.jobs import JobPage, job_view
-from glidemq_py.proxy.models import Count, ResponseModel, like, model_of
-from glidemq_py.proxy.responses import JobsPage, NotFoundError, Whole, answer, camel, encode, listed_jobs, page_answer
-from glidemq_py.proxy.routing import endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, State
+from glidemq_py.proxy.models import Count, NextCursor, Removed
+from glidemq_py.proxy.responses import (
+    JOBS_PAGE,
+    ONE_PAGE,
+    NotFoundError,
+    PageQuery,
+    camel,
+    encode,
+    fill_page,
+    listed_jobs,
+    open_cursor,
+    page_answer,
+    seal_cursor,
+)
+from glidemq_py.proxy.routing import Endpoints
+from glidemq_py.proxy.schemas import Schema, model_of, schema_of
+from glidemq_py.proxy.state import OpenQueue, ProxyState
 
-__all__ = ["FlowBudget", "FlowUsage", "router", "usage_router"]
+endpoints = Endpoints("/queues/{name}")
 
-router = endpoints("/queues/{name}")
+Finished = Literal["completed", "failed"]
+_FINISHED: Final = schema_of(Finished)
+_PLACE: Final[Schema] = {"type": "integer", "minimum": -(2**53), "maximum": 2**53}
 
-_Finished = Annotated[Literal["completed", "failed"], Query()]
-_Place = Annotated[int, Query(ge=-(2**53), le=2**53), Whole]
 
-
-class PauseState(ResponseModel):
+class PauseState(TypedDict):
     """Whether the queue is paused."""
 
     paused: bool
 
 
-_Counts = model_of(JobCounts)
-
-
-class MetricsMeta(ResponseModel):
+class MetricsMeta(TypedDict):
     """The unit of the metrics."""
 
     resolution: str
 
 
-_Metrics = model_of(Metrics, data=list[Annotated[Any, like(model_of(MetricsPoint))]], meta=MetricsMeta)
+_Metrics = model_of(Metrics, meta=MetricsMeta)
 
 
-class WorkerView(ResponseModel):
+class WorkerView(TypedDict):
     """A live worker."""
 
     id: str
@@ -61,45 +70,45 @@ class WorkerView(ResponseModel):
     activeJobs: int
 
 
-class Workers(ResponseModel):
+class Workers(TypedDict):
     """The live workers."""
 
     workers: list[WorkerView]
 
 
-class Drained(ResponseModel):
+class Drained(TypedDict):
     """The waiting jobs were deleted."""
 
     delayed: bool
     drained: bool
 
 
-class Requeued(ResponseModel):
+class Requeued(TypedDict):
     """The number of requeued jobs."""
 
     retried: Count
 
 
-class Cleaned(ResponseModel):
+class Cleaned(TypedDict):
     """The ids of the deleted jobs."""
 
     removed: list[str]
 
 
-class RateLimitView(ResponseModel):
+class RateLimitView(TypedDict):
     """At most `max` jobs per `duration` ms."""
 
     max: int
     duration: int
 
 
-class RateLimitState(ResponseModel):
+class RateLimitState(TypedDict):
     """The rate limit of a queue."""
 
     rateLimit: RateLimitView | None
 
 
-class RateLimitRemoved(ResponseModel):
+class RateLimitRemoved(TypedDict):
     """The rate limit was removed."""
 
     removed: bool
@@ -109,31 +118,34 @@ class RateLimitRemoved(ResponseModel):
 # -- state -----------------------------------------------------------------------------------------------------
 
 
-@router.post("/pause", summary="Pause the queue; active jobs keep running", response_model=PauseState)
-async def pause(queue: OpenQueue) -> Response:
+@endpoints("POST", "/pause", "Pause the queue; active jobs keep running", PauseState)
+async def pause(queue: OpenQueue) -> PauseState:
     await queue.pause()
-    return answer({"paused": True})
+    return {"paused": True}
 
 
-@router.post("/resume", summary="Resume the queue", response_model=PauseState)
-async def resume(queue: OpenQueue) -> Response:
+@endpoints("POST", "/resume", "Resume the queue", PauseState)
+async def resume(queue: OpenQueue) -> PauseState:
     await queue.resume()
-    return answer({"paused": False})
+    return {"paused": False}
 
 
-@router.get("/counts", summary="Count the jobs in each state", response_model=_Counts)
-async def counts(queue: OpenQueue) -> Response:
-    return answer(camel(await queue.get_job_counts()))
+@endpoints("GET", "/counts", "Count the jobs in each state", JobCounts)
+async def counts(queue: OpenQueue) -> Any:
+    return camel(await queue.get_job_counts())
 
 
-@router.get("/metrics", summary="Return completed or failed jobs per minute", response_model=_Metrics)
-async def metrics(queue: OpenQueue, type: _Finished, start: _Place = 0, end: _Place = -1) -> Response:
+@endpoints(
+    "GET", "/metrics", "Return completed or failed jobs per minute", _Metrics,
+    query={"type": _FINISHED, "start": {**_PLACE, "default": 0}, "end": {**_PLACE, "default": -1}},
+)  # fmt: skip
+async def metrics(queue: OpenQueue, type: Finished, start: int, end: int) -> Any:
     found = await queue.get_metrics(type, start, end)
-    return answer({**camel(found), "meta": {"resolution": "minute"}})
+    return {**camel(found), "meta": {"resolution": "minute"}}
 
 
-@router.get("/workers", summary="List the live workers", response_model=Workers)
-async def workers(queue: OpenQueue) -> Response:
+@endpoints("GET", "/workers", "List the live workers", Workers)
+async def workers(queue: OpenQueue) -> Workers:
     found: list[WorkerView] = [
         {
             "id": each.id, "addr": each.host, "pid": each.pid, "startedAt": each.started_at, "age": each.age,
@@ -141,11 +153,11 @@ async def workers(queue: OpenQueue) -> Response:
         }
         for each in await queue.get_workers()
     ]  # fmt: skip
-    return answer({"workers": found})
+    return {"workers": found}
 
 
-@router.get("/suspended", summary="List the suspended jobs", response_model=JobPage)
-async def suspended(queue: OpenQueue, proxy: State, page: JobsPage) -> Response:
+@endpoints("GET", "/suspended", "List the suspended jobs", JobPage, query=JOBS_PAGE)
+async def suspended(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         infos = await asyncio.gather(*(queue.jobs.get_suspend_info(job.id) for job in jobs))
         views = [await job_view(job, with_data=not page.exclude_data) for job in jobs]
@@ -158,98 +170,223 @@ async def suspended(queue: OpenQueue, proxy: State, page: JobsPage) -> Response:
 # -- cleaning --------------------------------------------------------------------------------------------------
 
 
-@router.post(
-    "/drain", summary="Delete the waiting jobs", response_model=Drained, openapi_extra=with_example(delayed=True)
-)
-async def drain(queue: OpenQueue, body: given.Drain = {}) -> Response:  # noqa: B006  # never changed
+@endpoints("POST", "/drain", "Delete the waiting jobs", Drained, body=given.Drain, delayed=True)
+async def drain(queue: OpenQueue, body: given.Drain) -> Drained:
     delayed = body.get("delayed", False)
     await queue.drain(delayed=delayed)
-    return answer({"delayed": delayed, "drained": True})
+    return {"delayed": delayed, "drained": True}
 
 
-@router.post("/retry", summary="Requeue failed jobs", response_model=Requeued, openapi_extra=with_example(count=100))
-async def retry(queue: OpenQueue, body: given.RetryJobs) -> Response:
-    return answer({"retried": await queue.retry_jobs(body["count"] or None)})
+@endpoints("POST", "/retry", "Requeue failed jobs", Requeued, body=given.RetryJobs, count=100)
+async def retry(queue: OpenQueue, body: given.RetryJobs) -> Requeued:
+    return {"retried": await queue.retry_jobs(body["count"] or None)}
 
 
-@router.delete(
-    "/clean", summary="Delete finished jobs older than age (seconds)", response_model=Cleaned
+@endpoints(
+    "DELETE", "/clean", "Delete finished jobs older than age (seconds)", Cleaned,
+    query={
+        "state": _FINISHED, "age": {"type": "integer", "minimum": 0, "maximum": 315_360_000},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100_000, "default": 1_000},
+    },
 )  # fmt: skip
-async def clean(
-    queue: OpenQueue, state: _Finished, age: Annotated[int, Query(ge=0, le=315_360_000), Whole],
-    limit: Annotated[int, Query(ge=1, le=100_000), Whole] = 1_000,
-) -> Response:  # fmt: skip
-    return answer({"removed": await queue.clean(age * 1_000, limit, state)})
+async def clean(queue: OpenQueue, state: Finished, age: int, limit: int) -> Cleaned:
+    return {"removed": await queue.clean(age * 1_000, limit, state)}
 
 
 # -- rate limit ------------------------------------------------------------------------------------------------
 
 
-@router.get("/rate-limit", summary="Return the queue's rate limit", response_model=RateLimitState)
-async def rate_limit(queue: OpenQueue) -> Response:
-    return answer({"rateLimit": camel((await queue.limits.get()).rate_limit)})
+@endpoints("GET", "/rate-limit", "Return the queue's rate limit", RateLimitState)
+async def rate_limit(queue: OpenQueue) -> RateLimitState:
+    return {"rateLimit": camel((await queue.limits.get()).rate_limit)}
 
 
-@router.put(
-    "/rate-limit", summary="Set the queue's rate limit", response_model=RateLimitState,
-    openapi_extra=with_example(max=100, duration=1_000),
-)  # fmt: skip
-async def set_rate_limit(queue: OpenQueue, body: Annotated[Any, Body(), like(given.NewRateLimit)]) -> Response:
+@endpoints(
+    "PUT", "/rate-limit", "Set the queue's rate limit", RateLimitState, body=given.NewRateLimit, max=100, duration=1_000
+)
+async def set_rate_limit(queue: OpenQueue, body: RateLimitView) -> RateLimitState:
     await queue.limits.set_rate_limit(body["max"], body["duration"])
-    return answer({"rateLimit": body})
+    return {"rateLimit": body}
 
 
-@router.delete("/rate-limit", summary="Remove the queue's rate limit", response_model=RateLimitRemoved)
-async def no_rate_limit(queue: OpenQueue) -> Response:
+@endpoints("DELETE", "/rate-limit", "Remove the queue's rate limit", RateLimitRemoved)
+async def no_rate_limit(queue: OpenQueue) -> RateLimitRemoved:
     await queue.limits.remove_rate_limit()
-    return answer({"removed": True, "rateLimit": None})
+    return {"removed": True, "rateLimit": None}
 
 
-FlowUsage = model_of(usage.FlowUsage)
-FlowBudget = model_of(usage.FlowBudget)
-_QueueUsage = model_of(usage.QueueUsage)
-_UsageSummary = model_of(
-    usage.UsageSummary, {"bucketSize": "bucketSizeMs"}, perQueue=dict[str, Annotated[Any, like(_QueueUsage)]]
+# -- schedulers ------------------------------------------------------------------------------------------------
+
+
+class StoredSchedule(TypedDict, total=False):
+    """A scheduler as stored."""
+
+    every: int
+    pattern: str
+    repeatAfterComplete: int
+    tz: str
+    startDate: int
+    endDate: int
+    limit: int
+    misfire: str
+    dayMatch: str
+    overlap: str
+    skipWithoutWorker: bool
+    template: dict[str, Any]
+    nextRun: int
+    lastRun: int
+    iterationCount: Count
+    lastJobId: str
+    skippedCount: Count
+    lastSkipped: int
+    buffered: bool
+    paused: bool
+    pausedAt: int
+
+
+class SchedulerView(TypedDict):
+    """A scheduler."""
+
+    name: str
+    entry: StoredSchedule
+
+
+class SchedulerPage(TypedDict):
+    """A page of schedulers."""
+
+    schedulers: list[SchedulerView]
+    cursor: NextCursor
+
+
+class Upserted(TypedDict):
+    """The scheduler was created or updated."""
+
+    upserted: bool
+
+
+@endpoints("GET", "/schedulers", "List the queue's schedulers", SchedulerPage, query=ONE_PAGE)
+async def schedulers(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
+    place = f"schedulers {queue.name}"
+    after = open_cursor(place, page.cursor)
+    # They are stored without an order: keep only those of this page, and one more.
+    found: dict[str, bytes] = {}
+    for link in await queue._links():
+        async for each in iter_schedulers(link):
+            if each.name > after:
+                found[each.name] = encode(_scheduler_view(each))
+            if len(found) > 2 * page.limit:
+                found = _first(found, page.limit + 1)
+    found = _first(found, page.limit + 1)
+    texts = fill_page(list(found.values())[: page.limit], proxy.options.max_response)
+    cursor = seal_cursor(place, list(found)[len(texts) - 1]) if len(texts) < len(found) else ""
+    return page_answer("schedulers", texts, cursor)
+
+
+def _first(found: dict[str, bytes], count: int) -> dict[str, bytes]:
+    return {name: found[name] for name in sorted(found)[:count]}
+
+
+def _scheduler_view(scheduler: JobScheduler) -> Any:
+    entry: Any = {
+        **scheduler.schedule.to_wire(),
+        "template": {"name": scheduler.job_name, "data": scheduler.data, "opts": scheduler.options.to_wire()},
+        "nextRun": scheduler.next_run, "lastRun": scheduler.last_run, "iterationCount": scheduler.iteration_count,
+        "lastJobId": scheduler.last_job_id, "skippedCount": scheduler.skipped_count or None,
+        "lastSkipped": scheduler.last_skipped, "buffered": scheduler.buffered or None,
+        "paused": scheduler.paused or None, "pausedAt": scheduler.paused_since,
+    }  # fmt: skip
+    return {"name": scheduler.name, "entry": {key: value for key, value in entry.items() if value is not None}}
+
+
+def _shown(found: JobScheduler | None, name: str) -> Any:
+    if found is None:
+        raise _no_scheduler(name)
+    return _scheduler_view(found)
+
+
+@endpoints("GET", "/schedulers/{scheduler}", "Return a scheduler", SchedulerView)
+async def scheduler(queue: OpenQueue, scheduler: str) -> Any:
+    return _shown(await queue.schedulers.get(scheduler), scheduler)
+
+
+@endpoints(
+    "PUT", "/schedulers/{scheduler}", "Create or update a scheduler", Upserted, body=given.PutScheduler,
+    schedule={"pattern": "0 3 * * *", "tz": "Europe/Paris"},
+    template={"name": "report", "data": {"kind": "daily"}, "opts": {"attempts": 3}},
+)  # fmt: skip
+async def put_scheduler(queue: OpenQueue, scheduler: str, body: given.PutScheduler) -> Upserted:
+    template: dict[str, Any] | None = None
+    if "template" in body:
+        template = {"options" if name == "opts" else name: value for name, value in body["template"].items()}
+    await queue.schedulers.upsert(scheduler, **body["schedule"], template=template)
+    return {"upserted": True}
+
+
+@endpoints(
+    "POST", "/schedulers/{scheduler}/pause", "Pause a scheduler: it adds no jobs until it is resumed", SchedulerView
 )
+async def pause_scheduler(queue: OpenQueue, scheduler: str) -> Any:
+    return _shown(await queue.schedulers.pause(scheduler), scheduler)
 
-usage_router = endpoints()
 
-
-@usage_router.get(
-    "/queues/{name}/flows/{id}/usage", summary="Return the usage of a job and its children", response_model=FlowUsage
+@endpoints(
+    "POST", "/schedulers/{scheduler}/resume", "Resume a scheduler; it is deleted if no due time is left", SchedulerView
 )
-async def flow_usage(queue: OpenQueue, id: given.JobId) -> Response:
+async def resume_scheduler(queue: OpenQueue, scheduler: str) -> Any:
+    return _shown(await queue.schedulers.resume(scheduler), scheduler)
+
+
+@endpoints("DELETE", "/schedulers/{scheduler}", "Remove a scheduler; its jobs are kept", Removed)
+async def remove_scheduler(queue: OpenQueue, scheduler: str) -> Removed:
+    if not await queue.schedulers.remove(scheduler):
+        raise _no_scheduler(scheduler)
+    return {"removed": True}
+
+
+def _no_scheduler(name: str) -> NotFoundError:
+    return NotFoundError(f"scheduler {name!r} not found")
+
+
+# -- usage -----------------------------------------------------------------------------------------------------
+
+_UsageSummary = model_of(usage.UsageSummary, {"bucketSize": "bucketSizeMs"})
+
+usage_endpoints = Endpoints()
+
+
+@usage_endpoints(
+    "GET", "/queues/{name}/flows/{id}/usage", "Return the usage of a job and its children", usage.FlowUsage
+)
+async def flow_usage(queue: OpenQueue, id: str) -> Any:
     used = await queue.usage.get_flow(id)
     if not used.job_count and await queue.get_job(id, exclude_data=True) is None:
         raise NotFoundError(f"flow {id!r} not found")
-    return answer(camel(used))
+    return camel(used)
 
 
-@usage_router.get("/queues/{name}/flows/{id}/budget", summary="Return a flow's budget", response_model=FlowBudget)
-async def flow_budget(queue: OpenQueue, id: given.JobId) -> Response:
+@usage_endpoints("GET", "/queues/{name}/flows/{id}/budget", "Return a flow's budget", usage.FlowBudget)
+async def flow_budget(queue: OpenQueue, id: str) -> Any:
     budget = await queue.usage.get_budget(id)
     if budget is None:
         raise NotFoundError(f"flow {id!r} has no budget")
-    return answer(camel(budget))
+    return camel(budget)
 
 
-_Epoch = Annotated[int | None, Query(ge=0, le=253_402_300_799_000), Whole, WithJsonSchema(
-    {"type": "integer", "minimum": 0, "maximum": 253_402_300_799_000}
-)]  # fmt: skip
-_Window = Annotated[int | None, Query(ge=0, le=315_360_000_000), Whole, WithJsonSchema(
-    {"type": "integer", "minimum": 0, "maximum": 315_360_000_000}
-)]  # fmt: skip
+_EPOCH: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 253_402_300_799_000, "default": None}
+_WINDOW: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 315_360_000_000, "default": None}
 
 
-@usage_router.get("/usage/summary", summary="Return the usage of queues in a period", response_model=_UsageSummary)
+@usage_endpoints(
+    "GET", "/usage/summary", "Return the usage of queues in a period", _UsageSummary,
+    query={
+        "queues": {"type": "string", "description": "Comma-separated names.", "default": None},
+        "start": _EPOCH, "end": _EPOCH, "window": _WINDOW, "windowMs": _WINDOW,
+    },
+)  # fmt: skip
 async def usage_summary(
-    proxy: State,
-    queues: Annotated[
-        str | None, Query(description="Comma-separated names."), WithJsonSchema({"type": "string"})
-    ] = None,
-    start: _Epoch = None, end: _Epoch = None, window: _Window = None,
-    window_ms: Annotated[_Window, Query(alias="windowMs")] = None,
-) -> Response:  # fmt: skip
+    proxy: ProxyState, queues: str | None, start: int | None, end: int | None, window: int | None,
+    window_ms: int | None,
+) -> Any:  # fmt: skip
     if window is not None and window_ms is not None:
         raise GlideMQValidationError("window", window, "must be given once")
     names = None if queues is None else [name for name in queues.split(",") if name]
@@ -263,7 +400,7 @@ async def usage_summary(
     )  # fmt: skip
     view = camel(found)
     view["bucketSizeMs"] = view.pop("bucketSize")
-    return answer(view)
+    return view
 
 
 def _moment(ms: int | None) -> datetime | None:

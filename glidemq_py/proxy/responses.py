@@ -6,14 +6,11 @@ import base64
 import binascii
 import dataclasses
 import json as stdlib_json
-import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, cast
 
-from fastapi import Depends, Query
-from pydantic import BeforeValidator, WithJsonSchema
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -42,6 +39,7 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
+from glidemq_py.proxy.schemas import Schema
 
 _log = get_logger("glidemq_py.proxy")
 
@@ -127,35 +125,31 @@ INTERNAL: Final = "internal"
 """Error code of internal errors."""
 
 
-class MediaTypeError(GlideMQError):
-    """Raised when the content type of a request is not JSON."""
+class RequestError(GlideMQError):
+    """Raised when the proxy itself rejects a request, or has no answer for it.
+
+    Attributes:
+        status: of the response.
+        code: in its body.
+    """
+
+    def __init__(self, status: int, code: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
 
 
-class BodyTimeoutError(GlideMQError):
-    """Raised when a request body is not complete in time."""
-
-
-class ResponseTooLargeError(GlideMQError):
-    """Raised when a response that has no pages exceeds `max_response`."""
-
-
-class NotFoundError(GlideMQError):
+class NotFoundError(RequestError):
     """Raised when the requested object does not exist."""
 
-
-class BodyTooLargeError(GlideMQError):
-    """Raised when a request body exceeds `max_body`."""
+    def __init__(self, text: str) -> None:
+        super().__init__(404, "not_found", text)
 
 
 _STATUSES: Final[tuple[tuple[type[GlideMQError], int, str], ...]] = (
     (PayloadTooLargeError, 413, "too_large"),
-    (BodyTooLargeError, 413, "too_large"),
-    (ResponseTooLargeError, 413, "too_large"),
-    (MediaTypeError, 415, "media_type"),
-    (BodyTimeoutError, 408, "timeout"),
     (UnauthorizedError, 401, "unauthorized"),
     (NotAllowedError, 403, "forbidden"),
-    (NotFoundError, 404, "not_found"),
     (JobNotFoundError, 404, "not_found"),
     (GlideMQValidationError, 400, "invalid"),
     (JobStateError, 400, "job_state"),
@@ -175,6 +169,8 @@ def status_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, BulkAddError):
         causes = [status_of(each) for each in error.results if isinstance(each, BaseException)]
         return max(causes, default=(500, INTERNAL))
+    if isinstance(error, RequestError):
+        return error.status, error.code
     for kind, status, code in _STATUSES:
         if isinstance(error, kind):
             return status, code
@@ -190,7 +186,7 @@ def refusal(error: Exception) -> Response:
     found = answer(*complaint(error))
     if isinstance(error, UnauthorizedError):
         found.headers["WWW-Authenticate"] = "Bearer"
-    if isinstance(error, BodyTimeoutError):
+    if found.status_code == 408:
         found.headers["Connection"] = "close"  # the rest of the body may still come
     return found
 
@@ -212,7 +208,6 @@ _ROWS_PER_CALL: Final = 25
 
 _PARTITIONS: Final = "partitions"
 _PARENT: Final = ("parentId", "parentQueue", "parentIds", "parentQueues")
-_INTEGER: Final = re.compile(r"-?[0-9]{1,16}")
 
 Show = Callable[[Sequence[Job[Any, Any]]], Awaitable[list[bytes | None]]]
 """Return the JSON of each job; None leaves a job out."""
@@ -220,29 +215,21 @@ Show = Callable[[Sequence[Job[Any, Any]]], Awaitable[list[bytes | None]]]
 
 # -- query parameters ------------------------------------------------------------------------------------------
 
-
-def _whole(text: object) -> object:
-    if isinstance(text, str) and not _INTEGER.fullmatch(text):
-        raise ValueError("must be an integer")
-    return text
-
-
-def _flag(text: object) -> object:
-    if isinstance(text, str) and text not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return text
-
-
-Whole = BeforeValidator(_whole)
-"""Rejects the other forms of integers that pydantic accepts in text, such as 1.0 and 1_000."""
-Flag = Annotated[bool, Query(), BeforeValidator(_flag)]
-_Limit = Annotated[int | None, Query(ge=1, le=_MAX_LIMIT), Whole, WithJsonSchema(
-    {"type": "integer", "minimum": 1, "maximum": _MAX_LIMIT, "default": _DEFAULT_LIMIT}
-)]  # fmt: skip
-Cursor = Annotated[
-    str | None, Query(description="The cursor of the previous page."),
-    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9_-]{6,4096}$"}),
-]  # fmt: skip
+ONE_PAGE: Final[Mapping[str, Schema]] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": _MAX_LIMIT, "default": None},
+    "cursor": {
+        "type": "string", "description": "The cursor of the previous page.", "pattern": "^[A-Za-z0-9_-]{6,4096}$",
+        "default": None,
+    },
+}  # fmt: skip
+RANGE: Final[Mapping[str, Schema]] = {
+    **ONE_PAGE, "start": {"type": "integer", "minimum": 0, "maximum": 2**53, "default": 0},
+    "end": {
+        "type": "integer", "minimum": -1, "maximum": 2**53, "description": "Inclusive; -1 = the last one.",
+        "default": -1,
+    },
+}  # fmt: skip
+JOBS_PAGE: Final[Mapping[str, Schema]] = {**RANGE, "excludeData": {"type": "boolean", "default": False}}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -251,48 +238,30 @@ class PageQuery:
 
     Attributes:
         limit: maximum number of entries.
-        has_limit: whether the request has a limit.
         cursor: cursor of the previous page, or None.
         start: position of the first entry.
         exclude_data: whether jobs are returned without data and result.
     """
 
     limit: int
-    has_limit: bool
     cursor: str | None
-    start: int = 0
-    exclude_data: bool = False
+    start: int
+    exclude_data: bool
 
 
-async def _page(limit: _Limit = None, cursor: Cursor = None) -> PageQuery:
-    return PageQuery(limit=limit or _DEFAULT_LIMIT, has_limit=limit is not None, cursor=cursor)
+def page_of(query: Mapping[str, Any]) -> PageQuery:
+    """Return the page that a query requests.
 
-
-async def _range(
-    page: Annotated[PageQuery, Depends(_page)],
-    start: Annotated[int, Query(ge=0, le=2**53), Whole] = 0,
-    end: Annotated[int, Query(ge=-1, le=2**53, description="Inclusive; -1 = the last one."), Whole] = -1,
-) -> PageQuery:
-    if page.cursor is not None and (start or end != -1):
-        raise GlideMQValidationError("cursor", page.cursor, "excludes 'start' and 'end'")
-    page.start = start
+    Raises:
+        GlideMQValidationError: if it has a cursor and a position.
+    """
+    start, end, cursor = query.get("start", 0), query.get("end", -1), query["cursor"]
+    if cursor is not None and (start or end != -1):
+        raise GlideMQValidationError("cursor", cursor, "excludes 'start' and 'end'")
+    limit = query["limit"] or (_DEFAULT_LIMIT if end == -1 else _MAX_LIMIT)
     if end != -1:
-        size = max(0, end - start + 1)
-        page.limit = min(page.limit if page.has_limit else _MAX_LIMIT, size)
-    return page
-
-
-async def _jobs_page(
-    page: Annotated[PageQuery, Depends(_range)],
-    exclude_data: Annotated[bool, Query(alias="excludeData"), BeforeValidator(_flag)] = False,
-) -> PageQuery:
-    page.exclude_data = exclude_data
-    return page
-
-
-Page = Annotated[PageQuery, Depends(_page)]
-RangePage = Annotated[PageQuery, Depends(_range)]
-JobsPage = Annotated[PageQuery, Depends(_jobs_page)]
+        limit = min(limit, max(0, end - start + 1))
+    return PageQuery(limit=limit, cursor=cursor, start=start, exclude_data=query.get("exclude_data", False))
 
 
 # -- pages -----------------------------------------------------------------------------------------------------

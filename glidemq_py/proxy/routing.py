@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, cast
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
-from fastapi.dependencies.models import Dependant
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute, APIRouter
-from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
+from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from glidemq_py._core import json_text
-from glidemq_py._core.checks import nearest_option, reject_unknown
+from glidemq_py._core.checks import reject_unknown, snake_case
 from glidemq_py._web.clients import UnauthorizedError, check_site, digest, is_authorized
-from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError, SerializationError
+from glidemq_py.errors import ClosedError, GlideMQValidationError, SerializationError
 from glidemq_py.errors.base import show_value
-from glidemq_py.proxy.models import Error
-from glidemq_py.proxy.responses import BodyTimeoutError, BodyTooLargeError, MediaTypeError, refusal
-from glidemq_py.proxy.state import ProxyOptions
+from glidemq_py.proxy.models import Error, FlowId, JobId, QueueName, SchedulerName
+from glidemq_py.proxy.responses import (
+    RequestError,
+    answer,
+    page_of,
+    refusal,
+)
+from glidemq_py.proxy.schemas import Schema, checked, is_required, schema_of, text_value
+from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
-IS_HEAD: Final = "glidemq.is_head"
-"""Key of the scope: a HEAD request, which endpoints serve as GET; servers omit the body of the response."""
+_BODY: Final = "glidemq.body"
+"""Key of the scope: the body of the request."""
 
-_WITHOUT_TOKEN: Final = "/health"
+HEALTH: Final = "/health"
+"""The path that needs neither a token nor a connection."""
 
 
 class Guard:
@@ -57,7 +63,7 @@ class Guard:
         try:
             check_site(headers, self._options.hosts)
             path = scope["path"].removeprefix(scope.get("root_path", ""))
-            if self._tokens is not None and path != _WITHOUT_TOKEN and not is_authorized(headers, self._tokens):
+            if self._tokens is not None and path != HEALTH and not is_authorized(headers, self._tokens):
                 raise UnauthorizedError("a valid bearer token is required")
             check_media_type(scope["method"], headers)
             body = await self._body(headers, receive)
@@ -66,25 +72,16 @@ class Guard:
         except Exception as error:
             await refusal(error)(scope, receive, send)
             return
-        unread = [body]
-
-        async def receive_read() -> Message:
-            if unread:
-                return {"type": "http.request", "body": unread.pop(), "more_body": False}
-            return await receive()
-
         raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-        # Still encoded, so that a slash in an id separates nothing; ProxyRoute decodes its parts.
-        scope = {**scope, "path": raw.decode(errors="replace").partition("?")[0]}
-        if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET", IS_HEAD: True}
-        await self._app(scope, receive_read, send)
+        # Still encoded, so that a slash in an id separates nothing; `Endpoint` decodes its parts.
+        encoded = raw.decode(errors="replace").partition("?")[0]
+        await self._app({**scope, "path": encoded, _BODY: body}, receive, send)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         most, seconds = self._options.max_body, self._options.body_timeout / 1_000
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > most:
-            raise BodyTooLargeError(f"request body of {length} bytes: must be at most {most}")
+            raise RequestError(413, "too_large", f"request body of {length} bytes: must be at most {most}")
         content = bytearray()
         try:
             async with asyncio.timeout(seconds):
@@ -94,11 +91,11 @@ class Guard:
                         raise _ClientGoneError
                     content += message.get("body", b"")
                     if len(content) > most:
-                        raise BodyTooLargeError(f"request body too long: must be at most {most} bytes")
+                        raise RequestError(413, "too_large", f"request body too long: must be at most {most} bytes")
                     if not message.get("more_body", False):
                         return bytes(content)
         except TimeoutError:
-            raise BodyTimeoutError(f"request body incomplete after {seconds:g} s") from None
+            raise RequestError(408, "timeout", f"request body incomplete after {seconds:g} s") from None
 
 
 class _ClientGoneError(Exception):
@@ -109,7 +106,7 @@ def check_media_type(method: str, headers: Headers) -> None:
     """Reject bodies that are not JSON; a page of another site can send only other types without a preflight.
 
     Raises:
-        MediaTypeError: if the content type is not application/json, or missing although there is a body.
+        RequestError: if the content type is not application/json, or missing although there is a body.
     """
     given = headers.get("content-type")
     if given is None:
@@ -117,7 +114,7 @@ def check_media_type(method: str, headers: Headers) -> None:
             return
     elif method in ("GET", "HEAD") or given.partition(";")[0].strip().lower() == "application/json":
         return
-    raise MediaTypeError(f"header Content-Type = {show_value(given)}: must be 'application/json'")
+    raise RequestError(415, "media_type", f"header Content-Type = {show_value(given)}: must be 'application/json'")
 
 
 _ERRORS: Final = {
@@ -134,29 +131,6 @@ _ERRORS: Final = {
     503: "The server is unreachable or out of memory, the proxy is closing, or the scheduler is locked.",
     504: "The wait timed out.",
 }
-_SUBJECT: Final = re.compile(r"^(Value error, |\w+ should )")
-_BOUND: Final = re.compile(r"(less|greater) than or equal to (-?\d+)\b(?!\.\d)")
-_BOUNDS: Final = {"less": "at most", "greater": "at least"}
-
-
-class EventStream(StreamingResponse):
-    """A response of server-sent events."""
-
-    media_type = "text/event-stream"
-
-
-def with_example(**body: Any) -> dict[str, Any]:
-    """Return the part of an operation in the OpenAPI document that has an example of its body."""
-    return {"requestBody": {"content": {"application/json": {"example": body}}}}
-
-
-def endpoints(prefix: str = "") -> APIRouter:
-    """Return a router for endpoints, whose ids in the OpenAPI document are their names."""
-    return APIRouter(
-        prefix=prefix, route_class=ProxyRoute, generate_unique_id_function=lambda route: route.name,
-        responses={status: {"model": Error, "description": text} for status, text in _ERRORS.items()},
-    )  # fmt: skip
-
 
 # Numbers such as 1e999 are read as infinity. Only texts with a long exponent or many digits can contain one.
 _MAYBE_INFINITE: Final = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{200}").search
@@ -172,140 +146,165 @@ def _finite(text: str) -> float:
 _FINITE: Final = json.JSONDecoder(parse_float=_finite)
 
 
-class _JsonRequest(Request):
-    async def json(self) -> Any:
-        """Return the body, which must be a JSON object without NaN, Infinity and numbers beyond a double."""
-        value = json_text.loads(await self.body(), "body")
-        if _MAYBE_INFINITE(await self.body()) is not None:
-            _FINITE.decode((await self.body()).decode())
-        if not isinstance(value, dict):
-            raise GlideMQValidationError("body", value, "must be a JSON object")
-        return cast("dict[str, Any]", value)
+def _json_object(content: bytes) -> dict[str, Any]:
+    """Return a body, which must be a JSON object without NaN, Infinity and numbers beyond a double."""
+    value = json_text.loads(content, "body")
+    if _MAYBE_INFINITE(content) is not None:
+        _FINITE.decode(content.decode())
+    if not isinstance(value, dict):
+        raise GlideMQValidationError("body", value, "must be a JSON object")
+    return value  # pyright: ignore[reportUnknownVariableType]
 
 
-class ProxyRoute(APIRoute):
-    """Rejects unknown query parameters and unexpected bodies; turns errors into responses by their type.
+class EventStream(StreamingResponse):
+    """A response of server-sent events."""
 
-    The path in the scope is still encoded (see `Guard`).
+    media_type = "text/event-stream"
+
+
+_PARTS: Final = {"name": QueueName, "id": JobId, "scheduler": SchedulerName, "flow": FlowId}
+"""The types of the parts of paths."""
+
+CallT = TypeVar("CallT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One operation of the proxy: how it is called, what it answers, and its entry in the OpenAPI document.
+
+    Attributes:
+        method: of HTTP.
+        path: with the names of its parts in braces.
+        summary: what it does.
+        call: the coroutine function that returns the content of the response, or the response itself. A parameter has
+            the value of its name: `queue`, the open one of the path; `proxy`; `request`; `body`; `page`; a part of the
+            path; a parameter of the query.
+        wanted: the names of these parameters.
+        answers: the types of responses by status, that of the content first.
+        query: the schemas of the query's parameters; those with a default may be omitted.
+        body: the schema of the body. None = it must be empty.
+        example: of the body.
     """
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether the route serves a request, and its part of the scope, with decoded parameters."""
-        match, child = super().matches(scope)
-        parameters = child.get("path_params", {})
-        for name in self.param_convertors.keys() & parameters:
-            parameters[name] = unquote(parameters[name])
-        return match, child
+    method: str
+    path: str
+    summary: str
+    call: Callable[..., Any]
+    wanted: Collection[str]
+    answers: Mapping[int, Any]
+    query: Mapping[str, Schema]
+    body: Schema | None
+    example: Mapping[str, Any]
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests."""
-        handle = super().get_route_handler()
-        known = list(_query_names(self.dependant))
+    def route(self) -> Route:
+        """Return its route."""
+        route = Route(self.path, self._respond, methods=[self.method])
+        if EventStream in self.answers.values():
+            # The response to HEAD would have to wait for the end of the stream.
+            route.methods = {self.method}
+        return route
 
-        async def serve(given: Request) -> Response:
-            request, state = _JsonRequest(given.scope, given.receive), given.app.state.proxy
-            try:
-                if request.scope.get(IS_HEAD) and self.response_class is EventStream:
-                    # The response to HEAD would have to wait for the end of the stream.
-                    raise HTTPException(405, headers={"Allow": "GET"})
-                if state.closing.is_set():
-                    raise ClosedError("the proxy is closing")
-                for name, value in request.query_params.items():
-                    if name not in known:
-                        reject_unknown(name, value, known)
-                if self.body_field is None and await request.body():
-                    raise GlideMQValidationError("body", None, "is not accepted by this endpoint")
-                return await handle(request)
-            except RequestValidationError as error:
-                return refusal(self._invalid(error, request))
-            except Exception as error:
-                # The framework wraps errors of the JSON parser.
-                cause = error.__cause__ if isinstance(error, HTTPException) else None
-                found = cause if isinstance(cause, GlideMQError) else error
-                state.report(found, request)
-                return refusal(found)
-
-        return serve
-
-    def _invalid(self, error: RequestValidationError, request: Request) -> GlideMQValidationError:
-        """Return the error that names the most deeply nested invalid member."""
-        found: dict[str, list[str]] = {}
-        values: dict[str, Any] = {}
-        for each in error.errors():
-            where, *path = each["loc"]
-            missing = each["type"] == "missing"
-            names, value = _member(path, error.body if where == "body" else {path[-1]: each["input"]}, missing)
-            name = ".".join(names) or "body"
-            if each["type"] == "extra_forbidden":
-                known = _known(request.app.openapi(), self, names[:-1])
-                near = nearest_option(names[-1], known)
-                return _unknown(name, value, [] if near is None else [".".join([*names[:-1], near])])
-            problem = "is required" if missing else _problem(each["msg"])
-            found.setdefault(name, []).append(problem)
-            values[name] = None if missing else value
-        # Of the alternatives of a member, the one that went furthest is meant.
-        name = max(found, key=lambda each: each.count("."))
-        return GlideMQValidationError(
-            name, values[name], " or ".join(dict.fromkeys(found[name])).replace(" or must be ", " or ")
-        )
-
-
-def _problem(message: str) -> str:
-    text = _SUBJECT.sub("", message).replace("a valid dictionary", "an object").replace(" after validation", "")
-    text = _BOUND.sub(lambda found: f"{_BOUNDS[found[1]]} {int(found[2]):,}", text)
-    return text if text.startswith(("must ", "is ")) else f"must {text}"
-
-
-def _unknown(name: str, value: Any, known: list[str]) -> GlideMQValidationError:
-    try:
-        reject_unknown(name, value, known)
-    except GlideMQValidationError as error:
-        return error
-
-
-def _query_names(dependant: Dependant) -> Iterable[str]:
-    for field in dependant.query_params:
-        yield field.alias
-    for each in dependant.dependencies:
-        yield from _query_names(each)
-
-
-def _member(path: list[str | int], body: Any, missing: bool) -> tuple[list[str], Any]:
-    """Return the names on the path to a member, and its value; the path also has the names of alternative types."""
-    names: list[str] = []
-    value: Any = body
-    for i, part in enumerate(path):
+    async def _respond(self, request: Request) -> Response:
+        proxy: ProxyState = request.app.state.proxy
         try:
-            found: Any = value[part]
-        except (KeyError, IndexError, TypeError):  # missing, or the name of a type
-            if not (missing and i == len(path) - 1):
-                continue
-            found = None
-        if isinstance(part, int) and names:
-            names[-1] += f"[{part}]"
-        else:
-            names.append(str(part))
-        value = found
-    return names, value
+            return await self._called(request, proxy)
+        except Exception as error:
+            proxy.report(error, request)
+            return refusal(error)
+
+    async def _called(self, request: Request, proxy: ProxyState) -> Response:
+        if proxy.closing.is_set():
+            raise ClosedError("the proxy is closing")
+        values: dict[str, Any] = {name: unquote(text) for name, text in request.path_params.items()}
+        if "name" in values:
+            proxy.check_allowed(values["name"])
+        query = self._query_of(request.query_params)
+        values |= {**query, "body": self._body_of(request.scope[_BODY]), "proxy": proxy, "request": request}
+        if self.path != HEALTH:
+            await proxy.connect()
+        if "queue" in self.wanted:
+            values["queue"] = proxy.queue(values["name"])
+        if "page" in self.wanted:
+            values["page"] = page_of(query)
+        content = await self.call(**{name: values[name] for name in self.wanted})
+        return content if isinstance(content, Response) else answer(content, next(iter(self.answers)))
+
+    def _query_of(self, given: QueryParams) -> dict[str, Any]:
+        for name, value in given.items():
+            if name not in self.query:
+                reject_unknown(name, value, self.query)
+        return {
+            snake_case(name): text_value(name, given.get(name), schema) for name, schema in self.query.items()
+        }  # fmt: skip
+
+    def _body_of(self, content: bytes) -> Any:
+        if self.body is None:
+            if content:
+                raise GlideMQValidationError("body", None, "is not accepted by this endpoint")
+            return None
+        if not content and is_required(self.body):
+            raise GlideMQValidationError("body", None, "is required")
+        return checked("", _json_object(content) if content else {}, self.body)
+
+    # -- the OpenAPI document -------------------------------------------------------------------------------
+
+    def operation(self, *, secured: bool) -> dict[str, Any]:
+        """Return its entry in the OpenAPI document; ``secured``: requests need a token."""
+        parts = {name: schema_of(kind) for name, kind in _PARTS.items() if f"{{{name}}}" in self.path}
+        found: dict[str, Any] = {
+            "summary": self.summary, "operationId": self.call.__name__,
+            "parameters": [
+                *({"name": name, "in": "path", "required": True, "schema": schema} for name, schema in parts.items()),
+                *({"name": name, "in": "query", "required": "default" not in schema, "schema": _shown(schema)}
+                  for name, schema in self.query.items()),
+            ],
+            "responses": {
+                str(status): {"description": text, "content": _content(kind)}
+                for status, text, kind in (
+                    *((status, HTTPStatus(status).phrase, kind) for status, kind in self.answers.items()),
+                    *((status, text, Error) for status, text in _ERRORS.items()),
+                )
+            },
+        }  # fmt: skip
+        if self.body is not None:
+            content = {"application/json": {"schema": self.body, "example": self.example}}
+            found["requestBody"] = {"required": is_required(self.body), "content": content}
+        if secured and self.path != HEALTH:
+            found["security"] = [{"token": []}]
+        return found
 
 
-def _known(document: dict[str, Any], route: APIRoute, names: list[str]) -> list[str]:
-    """Return the members of an object in the body of this route, by the OpenAPI document."""
+def _shown(schema: Schema) -> Schema:
+    return {name: value for name, value in schema.items() if value is not None}
 
-    def alternatives(schema: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        if "$ref" in schema:
-            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-        yield schema
-        for each in schema.get("anyOf", ()):
-            yield from alternatives(each)
 
-    (method,) = route.methods or ("",)
-    body = document["paths"][route.path][method.lower()]["requestBody"]["content"]["application/json"]["schema"]
-    schemas = list(alternatives(body))
-    for name in names:
-        member, *indexes = name.split("[")
-        schemas = [schema["properties"][member] for schema in schemas if member in schema.get("properties", ())]
-        schemas = [each for schema in schemas for each in alternatives(schema)]
-        for _ in indexes:
-            schemas = [each for schema in schemas if "items" in schema for each in alternatives(schema["items"])]
-    return [name for schema in schemas for name in schema.get("properties", ())]
+def _content(kind: Any) -> dict[str, Any]:
+    if kind is EventStream:
+        return {EventStream.media_type: {"schema": {"type": "string"}}}
+    return {"application/json": {"schema": schema_of(kind)}}
+
+
+class Endpoints(list[Endpoint]):
+    """The endpoints of a module, which its decorated functions are.
+
+    Args:
+        prefix: first part of their paths.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def __call__(
+        self, method: str, path: str, summary: str, answers: Any, *, query: Mapping[str, Schema] | None = None,
+        body: Any = None, **example: Any,
+    ) -> Callable[[CallT], CallT]:  # fmt: skip
+        """Return the decorator of a function; see `Endpoint`. ``answers`` may be the type with the status 200."""
+        by_status: Mapping[int, Any] = answers if isinstance(answers, Mapping) else {200: answers}  # pyright: ignore[reportUnknownVariableType]
+
+        def declare(call: CallT) -> CallT:
+            at, wanted, schema = self._prefix + path, inspect.signature(call).parameters, body and schema_of(body)
+            self.append(Endpoint(method, at, summary, call, wanted, by_status, query or {}, schema, example))
+            return call
+
+        return declare

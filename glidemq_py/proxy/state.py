@@ -8,9 +8,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from fastapi import Depends
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -38,13 +37,11 @@ from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.errors.base import SECRET
 from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
-from glidemq_py.proxy.models import QueueName
 from glidemq_py.proxy.responses import INTERNAL, status_of
-
-__all__ = ["OnError", "OpenQueue", "ProxyOptions", "ProxyState", "State"]
 
 _log = get_logger("glidemq_py.proxy")
 
+OpenQueue = Queue[Any, Any]
 OnError = Callable[[Exception, Request], object]
 OpenT = TypeVar("OpenT", Queue[Any, Any], Broadcast[Any])
 
@@ -178,14 +175,14 @@ class ProxyState:
                 if self._client is None:
                     self._client = await SharedClient.open(self._connection)
 
-    def check_allowed(self, name: str) -> None:
+    def check_allowed(self, name: str, option: str = "name") -> None:
         """Check that a queue may be used.
 
         Raises:
             GlideMQValidationError: if the name is invalid.
             NotAllowedError: if the queue may not be used.
         """
-        validate_queue_name(name)
+        validate_queue_name(name, option)
         allowed = self.options.queues
         if allowed is not None and name not in allowed:
             raise NotAllowedError(f"queue {name!r} is not available through this proxy")
@@ -274,27 +271,3 @@ class ProxyState:
         self._broadcasts.clear()
         if isinstance(self._client, SharedClient):
             await self._client.close()
-
-
-# -- dependencies of endpoints ---------------------------------------------------------------------------------
-
-
-async def _state(request: Request) -> ProxyState:
-    state: ProxyState = request.app.state.proxy
-    await state.connect()
-    return state
-
-
-State = Annotated[ProxyState, Depends(_state)]
-"""The state of the proxy, which is connected."""
-
-
-async def _queue(name: QueueName, request: Request) -> Queue[Any, Any]:
-    state: ProxyState = request.app.state.proxy
-    state.check_allowed(name)
-    await state.connect()
-    return state.queue(name)
-
-
-OpenQueue = Annotated[Queue[Any, Any], Depends(_queue)]
-"""The queue in the path, if clients may use it."""

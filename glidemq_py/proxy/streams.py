@@ -9,10 +9,8 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Annotated, Any, Final
+from typing import Any, Final, TypedDict
 
-from fastapi import Depends, Query
-from pydantic import WithJsonSchema
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,14 +23,12 @@ from glidemq_py._partitions.layout import MAX_PARTITIONS
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.proxy import models as given
 from glidemq_py.proxy.jobs import Skipped, found_job, job_view
-from glidemq_py.proxy.models import ResponseModel
 from glidemq_py.proxy.responses import answer, complaint, frame
-from glidemq_py.proxy.routing import EventStream, endpoints, with_example
-from glidemq_py.proxy.state import OpenQueue, ProxyState, State
+from glidemq_py.proxy.routing import Endpoints, EventStream
+from glidemq_py.proxy.schemas import Schema
+from glidemq_py.proxy.state import OpenQueue, ProxyState
 
-__all__ = ["router"]
-
-router = endpoints()
+endpoints = Endpoints()
 
 _ENTRY: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 _ENTRIES: Final = re.compile(rf"{_ENTRY.pattern}(,{_ENTRY.pattern}){{0,{MAX_PARTITIONS - 1}}}")
@@ -42,34 +38,17 @@ _DECODED: Final = frozenset(("returnvalue", "data"))
 _NUMBERS: Final = frozenset(("delay", "attemptsMade"))
 
 
+def _position(form: re.Pattern[str]) -> dict[str, Schema]:
+    """Return the query that names the last event that the client has received."""
+    return {"lastId": {"type": "string", "pattern": f"^{form.pattern}$", "default": None}}
+
+
 def _last_id(request: Request, last_id: str | None, form: re.Pattern[str]) -> str | None:
     """Return the last event id of the client: the header of a reconnecting browser, else the query."""
     found = request.headers.get("last-event-id") or last_id
     if found is not None and not form.fullmatch(found):
         raise GlideMQValidationError("lastId", found, "must be the id of an event, such as '1795240398325-0'")
     return found
-
-
-def _schema(form: re.Pattern[str]) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": f"^{form.pattern}$"})
-
-
-async def _entry_position(
-    request: Request, last_id: Annotated[str | None, Query(alias="lastId"), _schema(_ENTRY)] = None
-) -> str | None:
-    return _last_id(request, last_id, _ENTRY)
-
-
-async def _position(
-    request: Request, last_id: Annotated[str | None, Query(alias="lastId"), _schema(_ENTRIES)] = None
-) -> str | None:
-    return _last_id(request, last_id, _ENTRIES)
-
-
-EntryPosition = Annotated[str | None, Depends(_entry_position)]
-"""The last entry of one stream that the client has received."""
-Position = Annotated[str | None, Depends(_position)]
-"""The last event that the client has received; in a partitioned queue, that of each partition."""
 
 
 def _decoded(name: str, text: str) -> Any:
@@ -139,10 +118,12 @@ def _stream(frames: AsyncIterator[str], request: Request) -> Response:
 # -- queues and jobs -------------------------------------------------------------------------------------------
 
 
-@router.get(
-    "/queues/{name}/events", summary="Stream a queue's events, from now on or after lastId", response_class=EventStream
-)
-async def queue_events(queue: OpenQueue, proxy: State, position: Position, request: Request) -> Response:
+@endpoints(
+    "GET", "/queues/{name}/events", "Stream a queue's events, from now on or after lastId", EventStream,
+    query=_position(_ENTRIES),
+)  # fmt: skip
+async def queue_events(queue: OpenQueue, proxy: ProxyState, last_id: str | None, request: Request) -> Response:
+    position = _last_id(request, last_id, _ENTRIES)
     await queue.connect()
 
     async def frames() -> AsyncIterator[str]:
@@ -153,14 +134,15 @@ async def queue_events(queue: OpenQueue, proxy: State, position: Position, reque
     return _stream(frames(), request)
 
 
-@router.get(
-    "/queues/{name}/jobs/{id}/events", summary="Stream a job's events until it finishes", response_class=EventStream
-)
+@endpoints(
+    "GET", "/queues/{name}/jobs/{id}/events", "Stream a job's events until it finishes", EventStream,
+    query=_position(_ENTRIES),
+)  # fmt: skip
 async def job_events(
-    queue: OpenQueue, proxy: State, id: given.JobId, position: Position, request: Request
+    queue: OpenQueue, proxy: ProxyState, id: str, last_id: str | None, request: Request
 ) -> Response:  # fmt: skip
     # From the first kept event on, unless the client resumes: the job may have finished before this request.
-    after = position or "0-0"
+    after = _last_id(request, last_id, _ENTRIES) or "0-0"
     job = await found_job(queue, id)
     partition = job._link.partition
     feed = proxy.feed(queue, 0 if partition is None else partition.number)
@@ -190,10 +172,12 @@ async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, An
     return str(job.state), {"jobId": job_id, "returnvalue": view["returnvalue"], "failedReason": job.failed_reason}
 
 
-@router.get(
-    "/queues/{name}/jobs/{id}/stream", summary="Read the stream of a job until it finishes", response_class=EventStream
-)
-async def job_stream(queue: OpenQueue, id: given.JobId, position: EntryPosition, request: Request) -> Response:
+@endpoints(
+    "GET", "/queues/{name}/jobs/{id}/stream", "Read the stream of a job until it finishes", EventStream,
+    query=_position(_ENTRY),
+)  # fmt: skip
+async def job_stream(queue: OpenQueue, id: str, last_id: str | None, request: Request) -> Response:
+    position = _last_id(request, last_id, _ENTRY)
     job = await found_job(queue, id)
 
     async def frames() -> AsyncIterator[str]:
@@ -206,37 +190,34 @@ async def job_stream(queue: OpenQueue, id: given.JobId, position: EntryPosition,
 # -- broadcasts ------------------------------------------------------------------------------------------------
 
 
-class Published(ResponseModel):
+class Published(TypedDict):
     """A message that was published."""
 
     id: str
     subject: str
 
 
-@router.post(
-    "/broadcast/{name}", summary="Publish a message to every subscription", status_code=201,
-    response_model=Published, responses={200: {"model": Skipped}},
-    openapi_extra=with_example(subject="orders.created", data={"order": 1}),
+@endpoints(
+    "POST", "/broadcast/{name}", "Publish a message to every subscription", {201: Published, 200: Skipped},
+    body=given.Publish, subject="orders.created", data={"order": 1},
 )  # fmt: skip
-async def publish(proxy: State, name: given.QueueName, body: given.Publish) -> Response:
-    proxy.check_allowed(name)
+async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response:
     published = await proxy.broadcast(name).publish(body["subject"], body.get("data"), **body.get("opts", {}))
     if published is None:
         return answer({"skipped": True})
     return answer({"id": published, "subject": body["subject"]}, 201)
 
 
-@router.get(
-    "/broadcast/{name}/events", summary="Stream the messages of a subscription", response_class=EventStream
+@endpoints(
+    "GET", "/broadcast/{name}/events", "Stream the messages of a subscription", EventStream,
+    query={
+        "subscription": {"type": "string", "minLength": 1, "maxLength": 256},
+        "subjects": {"type": "string", "description": "Patterns, separated by commas.", "default": None},
+    },
 )  # fmt: skip
 async def messages(
-    proxy: State, name: given.QueueName, request: Request,
-    subscription: Annotated[str, Query(min_length=1, max_length=256)],
-    subjects: Annotated[
-        str | None, Query(description="Patterns, separated by commas."), WithJsonSchema({"type": "string"})
-    ] = None,
+    proxy: ProxyState, name: str, request: Request, subscription: str, subjects: str | None
 ) -> Response:  # fmt: skip
-    proxy.check_allowed(name)
     validate_subscription(subscription)
     matches = compile_subject_matcher(parse_subjects("subjects", None if subjects is None else subjects.split(",")))
     # Create the subscription first: errors become a status, and later messages are delivered.
