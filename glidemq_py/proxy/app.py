@@ -126,8 +126,9 @@ class Health(TypedDict):
     queues: Count
 
 
-@_health("GET", HEALTH, "Return the health of the proxy", Health)
+@_health("GET", HEALTH, Health)
 async def health(proxy: ProxyState) -> Health:
+    """Return the health of the proxy."""
     uptime = int((time.monotonic() - proxy.started) * 1_000)
     return {"status": "ok", "uptime": uptime, "queues": proxy.open_queues}
 

@@ -85,8 +85,9 @@ class ReplayedPage(TypedDict):
     cursor: NextCursor
 
 
-@endpoints("GET", "", "List the queue's dead-letter entries", DeadLetterPage, query=RANGE)
+@endpoints("GET", "", DeadLetterPage, query=RANGE)
 async def dead_letters(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
+    """List the queue's dead-letter entries."""
     dead_queue, parts = await _opened(queue)
     if dead_queue is None:
         return page_answer("jobs", [], "", count=0)
@@ -127,13 +128,14 @@ def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
 
 
 @endpoints(
-    "POST", "/replay-all", "Replay dead-letter entries, oldest first", ReplayedPage, body=given.ReplayAll,
+    "POST", "/replay-all", ReplayedPage, body=given.ReplayAll,
     query={
         "count": {"type": "integer", "minimum": 1, "maximum": given.MAX_REPLAYED, "default": None},
         "cursor": ONE_PAGE["cursor"],
     }, count=10,
 )  # fmt: skip
 async def replay_all(queue: OpenQueue, count: int | None, cursor: str | None, body: given.ReplayAll) -> ReplayedPage:
+    """Replay dead-letter entries, oldest first."""
     if "count" in body and count is not None:
         raise GlideMQValidationError("count", body["count"], "must be given once")
     left = body.get("count", count or _DEFAULT_REPLAYED)
@@ -161,23 +163,26 @@ def _origin(entry: Job[Any, Any]) -> str:
     return "" if envelope is None or "subscription" in envelope else envelope["originalQueue"]
 
 
-@endpoints("GET", "/{id}", "Return a dead-letter entry", DeadLetter)
+@endpoints("GET", "/{id}", DeadLetter)
 async def dead_letter(queue: OpenQueue, id: str) -> DeadLetter:
+    """Return a dead-letter entry."""
     entry = await queue.dead_letters.get(id)
     if entry is None:
         raise _no_entry(id)
     return _entry_view(entry)
 
 
-@endpoints("DELETE", "/{id}", "Delete a dead-letter entry", Removed)
+@endpoints("DELETE", "/{id}", Removed)
 async def remove_dead_letter(queue: OpenQueue, id: str) -> Removed:
+    """Delete a dead-letter entry."""
     if not await queue.dead_letters.remove(id):
         raise _no_entry(id)
     return {"removed": True}
 
 
-@endpoints("POST", "/{id}/replay", "Replay a dead-letter entry", Replayed)
+@endpoints("POST", "/{id}/replay", Replayed)
 async def replay(queue: OpenQueue, id: str) -> Replayed:
+    """Replay a dead-letter entry."""
     job = await queue.dead_letters.replay(id)
     if job is None:
         raise _no_entry(id)

@@ -237,13 +237,14 @@ class RevokedFlow(TypedDict):
 
 
 @endpoints(
-    "POST", "", "Add a flow: a tree or a graph of jobs", {201: AddedFlow}, body=given.OneFlow,
+    "POST", "", {201: AddedFlow}, body=given.OneFlow,
     flow={"name": "report", "queueName": "reports", "children": [
         {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
     ]},
     budget={"maxTotalTokens": 100_000},
 )  # fmt: skip
 async def add_flow(proxy: ProxyState, body: given.AddFlow) -> AddedFlow:
+    """Add a flow: a tree or a graph of jobs."""
     flow_id = secrets.token_hex(12)
     async with _producer(proxy) as producer:
         producer._flow_id = flow_id
@@ -355,8 +356,9 @@ async def _summary(
     }  # fmt: skip
 
 
-@endpoints("GET", "/{flow}", "Return a flow with a page of its jobs", FlowPage, query=ONE_PAGE)
+@endpoints("GET", "/{flow}", FlowPage, query=ONE_PAGE)
 async def flow(proxy: ProxyState, flow: str, page: PageQuery) -> Response:
+    """Return a flow with a page of its jobs."""
     async with _producer(proxy) as producer:
         found, nodes = await _allowed(proxy, producer, flow)
         summary = await _summary(proxy, producer, found, nodes)
@@ -370,8 +372,9 @@ async def flow(proxy: ProxyState, flow: str, page: PageQuery) -> Response:
     return page_answer("nodes", texts, cursor, **summary)
 
 
-@endpoints("GET", "/{flow}/tree", "Return a flow as a tree", FlowTrees)
+@endpoints("GET", "/{flow}/tree", FlowTrees)
 async def flow_tree(proxy: ProxyState, flow: str) -> Response:
+    """Return a flow as a tree."""
     allowed = proxy.options.queues
     async with _producer(proxy) as producer:
         found, nodes = await _allowed(proxy, producer, flow)
@@ -429,8 +432,9 @@ def _tree_view(root: JobNode, may_show: Callable[[str], bool]) -> dict[str, Any]
 # -- revoking --------------------------------------------------------------------------------------------------
 
 
-@endpoints("DELETE", "/{flow}", "Revoke the unfinished jobs of a flow and delete its record", RevokedFlow)
+@endpoints("DELETE", "/{flow}", RevokedFlow)
 async def revoke_flow(proxy: ProxyState, flow: str) -> Any:
+    """Revoke the unfinished jobs of a flow and delete its record."""
     async with _producer(proxy) as producer:
         found, nodes = await _allowed(proxy, producer, flow)
         outcomes = dict.fromkeys(found.jobs, "skipped")

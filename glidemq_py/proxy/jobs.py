@@ -150,20 +150,22 @@ def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
 
 
 @endpoints(
-    "POST", "", "Add a job", {201: AddedJob, 200: Skipped}, body=given.AddJob,
+    "POST", "", {201: AddedJob, 200: Skipped}, body=given.AddJob,
     name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000},
 )  # fmt: skip
 async def add(queue: OpenQueue, body: given.AddJob) -> Response:
+    """Add a job."""
     job = await queue.add(body["name"], body.get("data"), **body.get("opts", {}))
     found = _outcome(job)
     return answer(found, 200 if "skipped" in found else 201)
 
 
 @endpoints(
-    "POST", "/bulk", "Add up to 1000 jobs; return one outcome per position", {201: BulkOutcomes, 200: BulkOutcomes},
+    "POST", "/bulk", {201: BulkOutcomes, 200: BulkOutcomes},
     body=given.AddBulk, jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}],
 )  # fmt: skip
 async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
+    """Add up to 1000 jobs; return one outcome per position."""
     specs = [JobSpec(job["name"], job.get("data"), job.get("opts")) for job in body["jobs"]]
     try:
         results: list[Any] = list(await queue.add_bulk(specs))
@@ -179,10 +181,11 @@ async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
 
 
 @endpoints(
-    "POST", "/wait", "Add a job and wait for its result", WaitResult, body=given.AddJobAndWait,
+    "POST", "/wait", WaitResult, body=given.AddJobAndWait,
     name="add", data=[2, 3], opts={"waitTimeout": 5_000},
 )  # fmt: skip
 async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> WaitResult:
+    """Add a job and wait for its result."""
     options: dict[str, Any] = {"wait_timeout": _WAIT_MS, **body.get("opts", {})}
     return {"result": await queue.add_and_wait(body["name"], body.get("data"), **options)}
 
@@ -190,8 +193,10 @@ async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> WaitResult:
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-@endpoints("GET", "", "List the jobs in a state", JobPage, query={"state": schema_of(ListState), **JOBS_PAGE})
+@endpoints("GET", "", JobPage, query={"state": schema_of(ListState), **JOBS_PAGE})
 async def list_jobs(queue: OpenQueue, proxy: ProxyState, page: PageQuery, state: str) -> Response:
+    """List the jobs in a state."""
+
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         return [encode(await job_view(job, with_data=not page.exclude_data)) for job in jobs]
 
@@ -199,8 +204,9 @@ async def list_jobs(queue: OpenQueue, proxy: ProxyState, page: PageQuery, state:
     return page_answer("jobs", *await listed_jobs(links, listable(state), page, show, max_bytes=most))
 
 
-@endpoints("GET", "/{id}", "Return a job", JobView)
+@endpoints("GET", "/{id}", JobView)
 async def get(queue: OpenQueue, id: str) -> Any:  # the name in the path
+    """Return a job."""
     return await job_view(await found_job(queue, id))
 
 
@@ -260,8 +266,9 @@ def _usage_view(usage: JobUsage | None) -> dict[str, Any] | None:
     return view
 
 
-@endpoints("GET", "/{id}/suspend", "Return the suspension of a suspended job", _Suspended)
+@endpoints("GET", "/{id}/suspend", _Suspended)
 async def suspend(queue: OpenQueue, id: str) -> Any:
+    """Return the suspension of a suspended job."""
     info = await queue.jobs.get_suspend_info(id)
     if info is None:
         raise NotFoundError(f"job {id!r} is not suspended")
@@ -272,28 +279,32 @@ async def suspend(queue: OpenQueue, id: str) -> Any:
 
 
 @endpoints(
-    "POST", "/{id}/priority", "Change the priority of a waiting job", UpdatedPriority, body=given.NewPriority,
+    "POST", "/{id}/priority", UpdatedPriority, body=given.NewPriority,
     priority=1,
 )  # fmt: skip
 async def priority(queue: OpenQueue, id: str, body: given.NewPriority) -> UpdatedPriority:
+    """Change the priority of a waiting job."""
     await queue.jobs.change_priority(id, body["priority"])
     return {"priority": body["priority"], "updated": True}
 
 
-@endpoints("POST", "/{id}/delay", "Change the delay of a waiting job", UpdatedDelay, body=given.NewDelay, delay=60_000)
+@endpoints("POST", "/{id}/delay", UpdatedDelay, body=given.NewDelay, delay=60_000)
 async def delay(queue: OpenQueue, id: str, body: given.NewDelay) -> UpdatedDelay:
+    """Change the delay of a waiting job."""
     await queue.jobs.change_delay(id, body["delay"])
     return {"delay": body["delay"], "updated": True}
 
 
-@endpoints("POST", "/{id}/promote", "Make a delayed job due now", Promoted)
+@endpoints("POST", "/{id}/promote", Promoted)
 async def promote(queue: OpenQueue, id: str) -> Promoted:
+    """Make a delayed job due now."""
     await queue.promote(id)
     return {"promoted": True}
 
 
-@endpoints("POST", "/{id}/revoke", "Revoke a waiting job, or cancel an active one", RevokeStatus)
+@endpoints("POST", "/{id}/revoke", RevokeStatus)
 async def revoke(queue: OpenQueue, id: str) -> RevokeStatus:
+    """Revoke a waiting job, or cancel an active one."""
     status = await queue.revoke(id)
     if status == "not_found":
         raise NotFoundError(f"job {id!r} not found")
@@ -301,10 +312,11 @@ async def revoke(queue: OpenQueue, id: str) -> RevokeStatus:
 
 
 @endpoints(
-    "POST", "/{id}/signal", "Send a signal to a job", SignalOutcome, body=given.SendSignal,
+    "POST", "/{id}/signal", SignalOutcome, body=given.SendSignal,
     name="approved", data={"by": "ann"},
 )  # fmt: skip
 async def signal(queue: OpenQueue, id: str, body: given.SendSignal) -> SignalOutcome:
+    """Send a signal to a job."""
     outcome = await send_signal(queue, id, body["name"], body.get("data"))
     if outcome not in ("resumed", "kept"):
         job = await found_job(queue, id)

@@ -118,34 +118,39 @@ class RateLimitRemoved(TypedDict):
 # -- state -----------------------------------------------------------------------------------------------------
 
 
-@endpoints("POST", "/pause", "Pause the queue; active jobs keep running", PauseState)
+@endpoints("POST", "/pause", PauseState)
 async def pause(queue: OpenQueue) -> PauseState:
+    """Pause the queue; active jobs keep running."""
     await queue.pause()
     return {"paused": True}
 
 
-@endpoints("POST", "/resume", "Resume the queue", PauseState)
+@endpoints("POST", "/resume", PauseState)
 async def resume(queue: OpenQueue) -> PauseState:
+    """Resume the queue."""
     await queue.resume()
     return {"paused": False}
 
 
-@endpoints("GET", "/counts", "Count the jobs in each state", JobCounts)
+@endpoints("GET", "/counts", JobCounts)
 async def counts(queue: OpenQueue) -> Any:
+    """Count the jobs in each state."""
     return camel(await queue.get_job_counts())
 
 
 @endpoints(
-    "GET", "/metrics", "Return completed or failed jobs per minute", _Metrics,
+    "GET", "/metrics", _Metrics,
     query={"type": _FINISHED, "start": {**_PLACE, "default": 0}, "end": {**_PLACE, "default": -1}},
 )  # fmt: skip
 async def metrics(queue: OpenQueue, type: Finished, start: int, end: int) -> Any:
+    """Return completed or failed jobs per minute."""
     found = await queue.get_metrics(type, start, end)
     return {**camel(found), "meta": {"resolution": "minute"}}
 
 
-@endpoints("GET", "/workers", "List the live workers", Workers)
+@endpoints("GET", "/workers", Workers)
 async def workers(queue: OpenQueue) -> Workers:
+    """List the live workers."""
     found: list[WorkerView] = [
         {
             "id": each.id, "addr": each.host, "pid": each.pid, "startedAt": each.started_at, "age": each.age,
@@ -156,8 +161,10 @@ async def workers(queue: OpenQueue) -> Workers:
     return {"workers": found}
 
 
-@endpoints("GET", "/suspended", "List the suspended jobs", JobPage, query=JOBS_PAGE)
+@endpoints("GET", "/suspended", JobPage, query=JOBS_PAGE)
 async def suspended(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
+    """List the suspended jobs."""
+
     async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
         infos = await asyncio.gather(*(queue.jobs.get_suspend_info(job.id) for job in jobs))
         views = [await job_view(job, with_data=not page.exclude_data) for job in jobs]
@@ -170,47 +177,51 @@ async def suspended(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Res
 # -- cleaning --------------------------------------------------------------------------------------------------
 
 
-@endpoints("POST", "/drain", "Delete the waiting jobs", Drained, body=given.Drain, delayed=True)
+@endpoints("POST", "/drain", Drained, body=given.Drain, delayed=True)
 async def drain(queue: OpenQueue, body: given.Drain) -> Drained:
+    """Delete the waiting jobs."""
     delayed = body.get("delayed", False)
     await queue.drain(delayed=delayed)
     return {"delayed": delayed, "drained": True}
 
 
-@endpoints("POST", "/retry", "Requeue failed jobs", Requeued, body=given.RetryJobs, count=100)
+@endpoints("POST", "/retry", Requeued, body=given.RetryJobs, count=100)
 async def retry(queue: OpenQueue, body: given.RetryJobs) -> Requeued:
+    """Requeue failed jobs."""
     return {"retried": await queue.retry_jobs(body["count"] or None)}
 
 
 @endpoints(
-    "DELETE", "/clean", "Delete finished jobs older than age (seconds)", Cleaned,
+    "DELETE", "/clean", Cleaned,
     query={
         "state": _FINISHED, "age": {"type": "integer", "minimum": 0, "maximum": 315_360_000},
         "limit": {"type": "integer", "minimum": 1, "maximum": 100_000, "default": 1_000},
     },
 )  # fmt: skip
 async def clean(queue: OpenQueue, state: Finished, age: int, limit: int) -> Cleaned:
+    """Delete finished jobs older than age (seconds)."""
     return {"removed": await queue.clean(age * 1_000, limit, state)}
 
 
 # -- rate limit ------------------------------------------------------------------------------------------------
 
 
-@endpoints("GET", "/rate-limit", "Return the queue's rate limit", RateLimitState)
+@endpoints("GET", "/rate-limit", RateLimitState)
 async def rate_limit(queue: OpenQueue) -> RateLimitState:
+    """Return the queue's rate limit."""
     return {"rateLimit": camel((await queue.limits.get()).rate_limit)}
 
 
-@endpoints(
-    "PUT", "/rate-limit", "Set the queue's rate limit", RateLimitState, body=given.NewRateLimit, max=100, duration=1_000
-)
+@endpoints("PUT", "/rate-limit", RateLimitState, body=given.NewRateLimit, max=100, duration=1_000)
 async def set_rate_limit(queue: OpenQueue, body: RateLimitView) -> RateLimitState:
+    """Set the queue's rate limit."""
     await queue.limits.set_rate_limit(body["max"], body["duration"])
     return {"rateLimit": body}
 
 
-@endpoints("DELETE", "/rate-limit", "Remove the queue's rate limit", RateLimitRemoved)
+@endpoints("DELETE", "/rate-limit", RateLimitRemoved)
 async def no_rate_limit(queue: OpenQueue) -> RateLimitRemoved:
+    """Remove the queue's rate limit."""
     await queue.limits.remove_rate_limit()
     return {"removed": True, "rateLimit": None}
 
@@ -264,8 +275,9 @@ class Upserted(TypedDict):
     upserted: bool
 
 
-@endpoints("GET", "/schedulers", "List the queue's schedulers", SchedulerPage, query=ONE_PAGE)
+@endpoints("GET", "/schedulers", SchedulerPage, query=ONE_PAGE)
 async def schedulers(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
+    """List the queue's schedulers."""
     place = f"schedulers {queue.name}"
     after = open_cursor(place, page.cursor)
     # They are stored without an order: keep only those of this page, and one more.
@@ -304,17 +316,19 @@ def _shown(found: JobScheduler | None, name: str) -> Any:
     return _scheduler_view(found)
 
 
-@endpoints("GET", "/schedulers/{scheduler}", "Return a scheduler", SchedulerView)
+@endpoints("GET", "/schedulers/{scheduler}", SchedulerView)
 async def scheduler(queue: OpenQueue, scheduler: str) -> Any:
+    """Return a scheduler."""
     return _shown(await queue.schedulers.get(scheduler), scheduler)
 
 
 @endpoints(
-    "PUT", "/schedulers/{scheduler}", "Create or update a scheduler", Upserted, body=given.PutScheduler,
+    "PUT", "/schedulers/{scheduler}", Upserted, body=given.PutScheduler,
     schedule={"pattern": "0 3 * * *", "tz": "Europe/Paris"},
     template={"name": "report", "data": {"kind": "daily"}, "opts": {"attempts": 3}},
 )  # fmt: skip
 async def put_scheduler(queue: OpenQueue, scheduler: str, body: given.PutScheduler) -> Upserted:
+    """Create or update a scheduler."""
     template: dict[str, Any] | None = None
     if "template" in body:
         template = {"options" if name == "opts" else name: value for name, value in body["template"].items()}
@@ -322,22 +336,21 @@ async def put_scheduler(queue: OpenQueue, scheduler: str, body: given.PutSchedul
     return {"upserted": True}
 
 
-@endpoints(
-    "POST", "/schedulers/{scheduler}/pause", "Pause a scheduler: it adds no jobs until it is resumed", SchedulerView
-)
+@endpoints("POST", "/schedulers/{scheduler}/pause", SchedulerView)
 async def pause_scheduler(queue: OpenQueue, scheduler: str) -> Any:
+    """Pause a scheduler: it adds no jobs until it is resumed."""
     return _shown(await queue.schedulers.pause(scheduler), scheduler)
 
 
-@endpoints(
-    "POST", "/schedulers/{scheduler}/resume", "Resume a scheduler; it is deleted if no due time is left", SchedulerView
-)
+@endpoints("POST", "/schedulers/{scheduler}/resume", SchedulerView)
 async def resume_scheduler(queue: OpenQueue, scheduler: str) -> Any:
+    """Resume a scheduler; it is deleted if no due time is left."""
     return _shown(await queue.schedulers.resume(scheduler), scheduler)
 
 
-@endpoints("DELETE", "/schedulers/{scheduler}", "Remove a scheduler; its jobs are kept", Removed)
+@endpoints("DELETE", "/schedulers/{scheduler}", Removed)
 async def remove_scheduler(queue: OpenQueue, scheduler: str) -> Removed:
+    """Remove a scheduler; its jobs are kept."""
     if not await queue.schedulers.remove(scheduler):
         raise _no_scheduler(scheduler)
     return {"removed": True}
@@ -354,18 +367,18 @@ _UsageSummary = model_of(usage.UsageSummary, {"bucketSize": "bucketSizeMs"})
 usage_endpoints = Endpoints()
 
 
-@usage_endpoints(
-    "GET", "/queues/{name}/flows/{id}/usage", "Return the usage of a job and its children", usage.FlowUsage
-)
+@usage_endpoints("GET", "/queues/{name}/flows/{id}/usage", usage.FlowUsage)
 async def flow_usage(queue: OpenQueue, id: str) -> Any:
+    """Return the usage of a job and its children."""
     used = await queue.usage.get_flow(id)
     if not used.job_count and await queue.get_job(id, exclude_data=True) is None:
         raise NotFoundError(f"flow {id!r} not found")
     return camel(used)
 
 
-@usage_endpoints("GET", "/queues/{name}/flows/{id}/budget", "Return a flow's budget", usage.FlowBudget)
+@usage_endpoints("GET", "/queues/{name}/flows/{id}/budget", usage.FlowBudget)
 async def flow_budget(queue: OpenQueue, id: str) -> Any:
+    """Return a flow's budget."""
     budget = await queue.usage.get_budget(id)
     if budget is None:
         raise NotFoundError(f"flow {id!r} has no budget")
@@ -377,7 +390,7 @@ _WINDOW: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 315_360_00
 
 
 @usage_endpoints(
-    "GET", "/usage/summary", "Return the usage of queues in a period", _UsageSummary,
+    "GET", "/usage/summary", _UsageSummary,
     query={
         "queues": {"type": "string", "description": "Comma-separated names.", "default": None},
         "start": _EPOCH, "end": _EPOCH, "window": _WINDOW, "windowMs": _WINDOW,
@@ -387,6 +400,7 @@ async def usage_summary(
     proxy: ProxyState, queues: str | None, start: int | None, end: int | None, window: int | None,
     window_ms: int | None,
 ) -> Any:  # fmt: skip
+    """Return the usage of queues in a period."""
     if window is not None and window_ms is not None:
         raise GlideMQValidationError("window", window, "must be given once")
     names = None if queues is None else [name for name in queues.split(",") if name]

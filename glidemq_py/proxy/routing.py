@@ -175,10 +175,9 @@ class Endpoint:
     Attributes:
         method: of HTTP.
         path: with the names of its parts in braces.
-        summary: what it does.
-        call: the coroutine function that returns the content of the response, or the response itself. A parameter has
-            the value of its name: `queue`, the open one of the path; `proxy`; `request`; `body`; `page`; a part of the
-            path; a parameter of the query.
+        call: the coroutine function that returns the content of the response, or the response itself. Its docstring is
+            the summary. A parameter has the value of its name: `queue`, the open one of the path; `proxy`; `request`;
+            `body`; `page`; a part of the path; a parameter of the query.
         wanted: the names of these parameters.
         answers: the types of responses by status, that of the content first.
         query: the schemas of the query's parameters; those with a default may be omitted.
@@ -188,7 +187,6 @@ class Endpoint:
 
     method: str
     path: str
-    summary: str
     call: Callable[..., Any]
     wanted: Collection[str]
     answers: Mapping[int, Any]
@@ -252,7 +250,7 @@ class Endpoint:
         """Return its entry in the OpenAPI document; ``secured``: requests need a token."""
         parts = {name: schema_of(kind) for name, kind in _PARTS.items() if f"{{{name}}}" in self.path}
         found: dict[str, Any] = {
-            "summary": self.summary, "operationId": self.call.__name__,
+            "summary": (self.call.__doc__ or "").removesuffix("."), "operationId": self.call.__name__,
             "parameters": [
                 *({"name": name, "in": "path", "required": True, "schema": schema} for name, schema in parts.items()),
                 *({"name": name, "in": "query", "required": "default" not in schema, "schema": _shown(schema)}
@@ -296,7 +294,7 @@ class Endpoints(list[Endpoint]):
         self._prefix = prefix
 
     def __call__(
-        self, method: str, path: str, summary: str, answers: Any, *, query: Mapping[str, Schema] | None = None,
+        self, method: str, path: str, answers: Any, *, query: Mapping[str, Schema] | None = None,
         body: Any = None, **example: Any,
     ) -> Callable[[CallT], CallT]:  # fmt: skip
         """Return the decorator of a function; see `Endpoint`. ``answers`` may be the type with the status 200."""
@@ -304,7 +302,7 @@ class Endpoints(list[Endpoint]):
 
         def declare(call: CallT) -> CallT:
             at, wanted, schema = self._prefix + path, inspect.signature(call).parameters, body and schema_of(body)
-            self.append(Endpoint(method, at, summary, call, wanted, by_status, query or {}, schema, example))
+            self.append(Endpoint(method, at, call, wanted, by_status, query or {}, schema, example))
             return call
 
         return declare

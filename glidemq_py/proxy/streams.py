@@ -119,10 +119,11 @@ def _stream(frames: AsyncIterator[str], request: Request) -> Response:
 
 
 @endpoints(
-    "GET", "/queues/{name}/events", "Stream a queue's events, from now on or after lastId", EventStream,
+    "GET", "/queues/{name}/events", EventStream,
     query=_position(_ENTRIES),
 )  # fmt: skip
 async def queue_events(queue: OpenQueue, proxy: ProxyState, last_id: str | None, request: Request) -> Response:
+    """Stream a queue's events, from now on or after lastId."""
     position = _last_id(request, last_id, _ENTRIES)
     await queue.connect()
 
@@ -135,13 +136,14 @@ async def queue_events(queue: OpenQueue, proxy: ProxyState, last_id: str | None,
 
 
 @endpoints(
-    "GET", "/queues/{name}/jobs/{id}/events", "Stream a job's events until it finishes", EventStream,
+    "GET", "/queues/{name}/jobs/{id}/events", EventStream,
     query=_position(_ENTRIES),
 )  # fmt: skip
 async def job_events(
     queue: OpenQueue, proxy: ProxyState, id: str, last_id: str | None, request: Request
 ) -> Response:  # fmt: skip
     # From the first kept event on, unless the client resumes: the job may have finished before this request.
+    """Stream a job's events until it finishes."""
     after = _last_id(request, last_id, _ENTRIES) or "0-0"
     job = await found_job(queue, id)
     partition = job._link.partition
@@ -173,10 +175,11 @@ async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, An
 
 
 @endpoints(
-    "GET", "/queues/{name}/jobs/{id}/stream", "Read the stream of a job until it finishes", EventStream,
+    "GET", "/queues/{name}/jobs/{id}/stream", EventStream,
     query=_position(_ENTRY),
 )  # fmt: skip
 async def job_stream(queue: OpenQueue, id: str, last_id: str | None, request: Request) -> Response:
+    """Read the stream of a job until it finishes."""
     position = _last_id(request, last_id, _ENTRY)
     job = await found_job(queue, id)
 
@@ -198,10 +201,11 @@ class Published(TypedDict):
 
 
 @endpoints(
-    "POST", "/broadcast/{name}", "Publish a message to every subscription", {201: Published, 200: Skipped},
+    "POST", "/broadcast/{name}", {201: Published, 200: Skipped},
     body=given.Publish, subject="orders.created", data={"order": 1},
 )  # fmt: skip
 async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response:
+    """Publish a message to every subscription."""
     published = await proxy.broadcast(name).publish(body["subject"], body.get("data"), **body.get("opts", {}))
     if published is None:
         return answer({"skipped": True})
@@ -209,7 +213,7 @@ async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response
 
 
 @endpoints(
-    "GET", "/broadcast/{name}/events", "Stream the messages of a subscription", EventStream,
+    "GET", "/broadcast/{name}/events", EventStream,
     query={
         "subscription": {"type": "string", "minLength": 1, "maxLength": 256},
         "subjects": {"type": "string", "description": "Patterns, separated by commas.", "default": None},
@@ -218,6 +222,7 @@ async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response
 async def messages(
     proxy: ProxyState, name: str, request: Request, subscription: str, subjects: str | None
 ) -> Response:  # fmt: skip
+    """Stream the messages of a subscription."""
     validate_subscription(subscription)
     matches = compile_subject_matcher(parse_subjects("subjects", None if subjects is None else subjects.split(",")))
     # Create the subscription first: errors become a status, and later messages are delivered.
