@@ -39,8 +39,8 @@ from glidemq_py.errors import (
     GlideMQValidationError,
     JobNotFoundError,
     JobStateError,
+    LayoutChangedError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY
 

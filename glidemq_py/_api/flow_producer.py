@@ -50,8 +50,8 @@ from glidemq_py.errors import (
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
+    LayoutChangedError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.telemetry import names
 from glidemq_py.telemetry.spans import observed
 from glidemq_py.telemetry.state import TELEMETRY

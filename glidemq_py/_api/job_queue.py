@@ -70,8 +70,8 @@ from glidemq_py._partitions.routing import routing_key
 from glidemq_py.errors import (
     GlideMQValidationError,
     JobStateError,
+    LayoutChangedError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.telemetry.spans import observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 

@@ -47,8 +47,7 @@ from glidemq_py._client.glide_faults import create_in_thread, loop_of, read_repl
 from glidemq_py._client.threads import in_thread, own_loops, to_first_address
 from glidemq_py._client.transport import GlideClient, ServerConnection, resolve
 from glidemq_py._core.logs import get_logger, has_only_records
-from glidemq_py.errors import ConnectionRejectedError, GlideMQConnectionError, GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, ConnectionRejectedError, GlideMQConnectionError, GlideMQValidationError
 
 __all__ = ["Connected", "create_async", "glide", "resolve_async"]
 

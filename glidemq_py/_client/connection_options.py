@@ -25,8 +25,7 @@ from glidemq_py._core.checks import (
     reject_unknown,
 )
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
-from glidemq_py.errors import GlideMQValidationError, UnknownOptionError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, GlideMQValidationError, UnknownOptionError
 
 DEFAULT_PORT: Final = 6379
 _HOST: Final = re.compile(r"[^\s/?#@,\[\]\x00-\x1f]+")

@@ -38,13 +38,13 @@ from glidemq_py.errors import (
     ConnectionRejectedError,
     GlideMQConnectionError,
     GlideMQError,
+    LayoutChangedError,
     PermissionDeniedError,
     ScriptError,
     ServerNotReadyError,
     ServerOutOfMemoryError,
     UnsupportedFeatureError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 
 if TYPE_CHECKING:
     from glidemq_py._client.library_source import Library

@@ -17,8 +17,7 @@ from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._client.failures import Interruptions
 from glidemq_py._client.threads import in_thread
 from glidemq_py._core.calls import Call
-from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, GlideMQValidationError
 
 if TYPE_CHECKING:
     import glide

@@ -27,8 +27,7 @@ from typing import (
     dataclass_transform,
 )
 
-from glidemq_py.errors import GlideMQValidationError, MissingOptionError, UnknownOptionError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, GlideMQValidationError, MissingOptionError, UnknownOptionError
 
 ItemT = TypeVar("ItemT")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextvars import ContextVar
 from typing import Any, Final, NoReturn
 
-from glidemq_py.errors.base import hide_urls
+from glidemq_py.errors import hide_urls
 
 PREFIX_VARIABLE: Final = "GLIDEMQ_PREFIX"
 """Environment variable with the first part of every key, for commands."""

@@ -14,8 +14,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 from glidemq_py._core.checks import check_text
-from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.errors.base import show_value
+from glidemq_py.errors import GlideMQValidationError, show_value
 
 DEFAULT_PREFIX: Final = "glide"
 CONSUMER_GROUP: Final = "workers"

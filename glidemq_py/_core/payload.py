@@ -21,8 +21,7 @@ import msgpack
 from glidemq_py._core import json_text as json
 from glidemq_py._core.json_text import to_plain
 from glidemq_py._core.queue_options import Compression, Serializer
-from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError, SerializationError
-from glidemq_py.errors.base import show_value
+from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError, SerializationError, show_value
 
 __all__ = [
     "JSON_SERIALIZER",

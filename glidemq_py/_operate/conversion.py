@@ -22,8 +22,7 @@ from glidemq_py._operate.snapshots import DeadLetter, JobSummary, QueueSnapshot,
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import layout_or_name, whole_queues
-from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
-from glidemq_py.errors.jobs import readable_reason
+from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError, readable_reason
 
 _Failed = TypeVar("_Failed", Failure, FailedAttempt)
 _UPCOMING: Final = 5

@@ -29,8 +29,7 @@ from glidemq_py._operate.snapshots import (
     MessageSummary,
 )
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError
-from glidemq_py.errors.jobs import readable_reason
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError, readable_reason
 
 _T = TypeVar("_T")
 _AT_ONCE: Final = 50

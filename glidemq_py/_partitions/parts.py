@@ -29,10 +29,10 @@ from glidemq_py.errors import (
     GlideMQError,
     JobNotFoundError,
     JobStateError,
+    LayoutChangedError,
     PartitionedQueueError,
     PermissionDeniedError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 
 T = TypeVar("T")
 

@@ -21,12 +21,12 @@ from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
     JobStateError,
+    LayoutChangedError,
     PermissionDeniedError,
     QueuePartitionsError,
     SerializationError,
     UnsupportedFeatureError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 
 FIELD: Final = "partitions"
 """Field of the meta key."""

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-from glidemq_py.errors import GlideMQError
-from glidemq_py.errors.base import show_value
+from glidemq_py.errors import GlideMQError, show_value
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers

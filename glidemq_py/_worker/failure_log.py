@@ -23,8 +23,7 @@ from glidemq_py._job.attempt import message_of, received_traceback
 from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.layout import Partition
 from glidemq_py._worker.options import FailureLogOptions
-from glidemq_py.errors import JobRevokedError, JobSignal, UnrecoverableError
-from glidemq_py.errors.jobs import STALLED_OUT, readable_reason
+from glidemq_py.errors import STALLED_OUT, JobRevokedError, JobSignal, UnrecoverableError, readable_reason
 
 _log = get_logger("glidemq_py.failures")
 

@@ -22,8 +22,7 @@ from glidemq_py import _operate as operate
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py.cli.settings import Settings, find_settings
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError
-from glidemq_py.errors.base import show_value
+from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, show_value
 
 if TYPE_CHECKING:
     from glidemq_py._operate.operating import Operator

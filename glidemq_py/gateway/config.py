@@ -22,8 +22,7 @@ from glidemq_py._client.transport import URL_VARIABLE
 from glidemq_py._core.checks import check_int, check_option
 from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_duration, parse_port
 from glidemq_py._features.backup.store import check_endpoint
-from glidemq_py.errors import EmbeddedServerError, GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, EmbeddedServerError, GlideMQValidationError
 from glidemq_py.gateway.options import GatewayOptions
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import Final, cast
 from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_int, check_text, option
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
-from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, GlideMQValidationError
 from glidemq_py.gateway.addresses import Network, parse_networks
 
 __all__ = ["BACKLOG", "GatewayOptions"]

@@ -48,10 +48,10 @@ from glidemq_py.errors import (
     BulkAddError,
     GlideMQError,
     JobNotFoundError,
+    LayoutChangedError,
     PartitionedQueueError,
     StagedWriteError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_one import key_of, reject_two_keys

@@ -24,8 +24,8 @@ from glidemq_py.errors import (
     GlideMQValidationError,
     JobNotFoundError,
     JobStateError,
+    LayoutChangedError,
 )
-from glidemq_py.errors.queues import LayoutChangedError
 from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value

@@ -21,8 +21,8 @@ from glidemq_py.errors import (
     ConnectionRejectedError,
     GlideMQConnectionError,
     GlideMQValidationError,
+    show_value,
 )
-from glidemq_py.errors.base import show_value
 from glidemq_py.gateway.backups import Backups
 from glidemq_py.gateway.connection import Connection as ClientConnection
 from glidemq_py.gateway.job_ids import JobIds

@@ -22,8 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from glidemq_py._core import json_text
 from glidemq_py._core.checks import reject_unknown, snake_case
 from glidemq_py._web.clients import UnauthorizedError, check_site, digest, is_authorized
-from glidemq_py.errors import ClosedError, GlideMQValidationError, SerializationError
-from glidemq_py.errors.base import show_value
+from glidemq_py.errors import ClosedError, GlideMQValidationError, SerializationError, show_value
 from glidemq_py.proxy.models import Error, FlowId, JobId, QueueName, SchedulerName
 from glidemq_py.proxy.responses import (
     RequestError,

@@ -34,8 +34,7 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError
 from glidemq_py._worker.broadcasts import BroadcastWorker
-from glidemq_py.errors import ClosedError, GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, ClosedError, GlideMQValidationError
 from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
 from glidemq_py.proxy.responses import INTERNAL, status_of
 

@@ -28,8 +28,7 @@ from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, validate_job_name, 
 from glidemq_py._core.option_values import Backoff
 from glidemq_py._core.queue_options import Compression
 from glidemq_py._core.times import DAY_MS
-from glidemq_py.errors import ClosedError, GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, ClosedError, GlideMQValidationError
 from glidemq_py.spark.serializers import JSON, check_serializer
 
 if TYPE_CHECKING:

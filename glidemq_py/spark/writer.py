@@ -31,8 +31,13 @@ from glidemq_py._features.staged_writes import (
     undo_write,
 )
 from glidemq_py._partitions.layout import Layout
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError, ServerOutOfMemoryError, StagedWriteError
-from glidemq_py.errors.queues import LayoutChangedError
+from glidemq_py.errors import (
+    GlideMQConnectionError,
+    GlideMQError,
+    LayoutChangedError,
+    ServerOutOfMemoryError,
+    StagedWriteError,
+)
 from glidemq_py.spark.api import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, QueueEvents, Worker, sync
-from glidemq_py.errors import GlideMQError, QueuePartitionsError
-from glidemq_py.errors.queues import LayoutChangedError
+from glidemq_py.errors import GlideMQError, LayoutChangedError, QueuePartitionsError
 from glidemq_py.testing import RespClient
 from tests.inside import (
     Call,

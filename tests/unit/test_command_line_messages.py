@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from glidemq_py import ConnectionOptions, library
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser, hide_secrets
 from glidemq_py.dashboard.__main__ import main as dashboard_main
-from glidemq_py.errors.base import hide_urls
+from glidemq_py.errors import hide_urls
 from glidemq_py.gateway.__main__ import main as gateway_main
 from glidemq_py.proxy.__main__ import main as proxy_main
 from glidemq_py.testing import RespClient

@@ -17,8 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from glidemq_py._client.runtime import Runtime
-from glidemq_py.errors import BackupError, GlideMQValidationError
-from glidemq_py.errors.base import SECRET
+from glidemq_py.errors import SECRET, BackupError, GlideMQValidationError
 
 Destination: TypeAlias = str | Path | object
 """A directory, a URL such as ``s3://bucket/prefix``, or a store of obstore."""

@@ -28,7 +28,7 @@ from glidemq_py._partitions.layout import Layout, Partition, partition_of_key, s
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.routing import Numbers, candidates, routing_key
 from glidemq_py._partitions.stored import renewed_layout
-from glidemq_py.errors.queues import LayoutChangedError
+from glidemq_py.errors import LayoutChangedError
 
 _LAYOUT_S: Final = 10.0
 """Time for which the layout of a queue, or that it has none, is known without reading it again."""

@@ -8,8 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from glidemq_py._core.logs import get_logger
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, PayloadTooLargeError
-from glidemq_py.errors.base import show_value
+from glidemq_py.errors import GlideMQError, GlideMQValidationError, PayloadTooLargeError, show_value
 from glidemq_py.gateway.commands import (
     ack,
     connection,

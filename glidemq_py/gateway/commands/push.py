@@ -10,8 +10,7 @@ from typing import Any, Final, cast
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.payload import PackedValue
-from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError
-from glidemq_py.errors.queues import LayoutChangedError
+from glidemq_py.errors import GlideMQValidationError, LayoutChangedError, PayloadTooLargeError
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.push_bulk import Bulk, add_usual, begin_usual, usual_rows
 from glidemq_py.gateway.push_one import RoutedJob, reject_keys
