@@ -19,6 +19,7 @@ from glidemq_py._client.call_retry import (
     CallRetry,
     Loads,
     classify,
+    is_of_node,
     load_arguments,
     loading_failed,
     not_read,
@@ -33,7 +34,6 @@ from glidemq_py._client.failures import (
     FUNCTION_MISSING,
     LOST,
     TIMEOUT,
-    CallOutcome,
     Interruptions,
     reachability_of,
 )
@@ -340,61 +340,43 @@ class AsyncTransport:
             await asyncio.sleep(step.pause)
             _, options = _pipeline(self.is_cluster, min(timeout, round(retry.left_s * 1000)), key)
 
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """See `Transport.call_after`."""
-        if self._loop is not _current_loop():
-            raise self._foreign_loop()
-        batch, options = _pipeline(self.is_cluster, block + (self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS))
-        batch.custom_command(list(read))
-        batch.fcall(self._names[call.function], call.keys, list(call.args))
-        answered = self._answered
-        try:
-            _, reply = await self.client.exec(batch, raise_on_error=False, options=options)
-            self._note_reply()
-        except GlideError as error:
-            self._check_client(error, answered, call.key)
-            if self._closed:
-                raise ClosedError("the connection was closed") from error
-            raise self.translated(error) from error
-        if isinstance(reply, GlideError):
-            self._check_client(reply)
-            failure = classify(reply)
-            if failure is FUNCTION_MISSING:
-                return await self.call(call)
-            if failure.outcome is not CallOutcome.PERMANENT:
-                self.interruptions.record(hash_tag(call.key) if self.is_cluster else None)
-            raise translate(reply, self.library) from reply
-        return call.read(reply)
-
-    async def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
+    async def call_with(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None,
+        read: Sequence[str] | None = None,
+    ) -> tuple[T, list[Any]]:  # fmt: skip
+        """See `Transport.call_with`."""
         if self._loop is not _current_loop():
             raise self._foreign_loop()
         late = self.config.request_timeout or DEFAULT_REQUEST_TIMEOUT_MS
         timeout = block + (late if grace is None else min(late, grace))
-        batch, options = _pipeline(self.is_cluster, timeout, call.key)
+        batch, options = _pipeline(self.is_cluster, timeout, call.key if read is None else None)
+        if read is not None:
+            batch.custom_command(list(read))
         batch.fcall(self._names[call.function], call.keys, list(call.args))
         for wait in waits:
             batch.custom_command(list(wait))
         answered, loads = self._answered, self.loads.number
         try:
-            first, *others = await self.client.exec(batch, raise_on_error=False, options=options)
+            replies: list[Any] = await self.client.exec(batch, raise_on_error=False, options=options)
             self._note_reply()
         except GlideError as error:
             self._check_client(error, answered, call.key)
             if self._closed:
                 raise ClosedError("the connection was closed") from error
             raise self.translated(error) from error
-        if isinstance(first, GlideError):
-            self._check_client(first)
-            if classify(first) is not FUNCTION_MISSING:
-                raise translate(first, self.library) from first
-            await self.loads.load(self.load, loads)
-            return await self.call_before(call, waits, block, grace)
-        replies = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
-        return call.read(first), replies
+        reply, *others = replies[read is not None :]
+        if isinstance(reply, GlideError):
+            self._check_client(reply)
+            if classify(reply) is FUNCTION_MISSING:
+                if read is not None:
+                    return await self.call(call), []
+                await self.loads.load(self.load, loads)
+                return await self.call_with(call, waits, block, grace)
+            if is_of_node(reply):
+                self.interruptions.record(hash_tag(call.key) if self.is_cluster else None)
+            raise translate(reply, self.library) from reply
+        found = [translate(each, self.library) if isinstance(each, GlideError) else each for each in others]
+        return call.read(reply), found
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""

@@ -210,16 +210,21 @@ class DirectTransport(ForwardingTransport):
             raise self._failure(reply, key, reads=True) from reply
         return entries_of(reply) if is_read else reply
 
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """See `Transport.call_after`."""
-        reply = await self._ask(call.key, self._words(call), block / 1000, before=tuple(read))
+    async def call_with(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None,
+        read: Sequence[str] | None = None,
+    ) -> tuple[T, list[Any]]:  # fmt: skip
+        """See `Transport.call_with`."""
+        reply = _NOWHERE
+        if read is not None:
+            reply = await self._ask(call.key, self._words(call), block / 1000, before=tuple(read))
         if reply is _NOWHERE:
-            return await (await self.here()).call_after(read, call, block)
+            return await (await self.here()).call_with(call, waits, block, grace, read)
         if isinstance(reply, GlideError):
             if classify(reply) is FUNCTION_MISSING:
-                return await self.call(call)
+                return await self.call(call), []
             raise self._failure(reply, call.key) from reply
-        return call.read(reply)
+        return call.read(reply), []
 
     def _failure(self, error: GlideError, key: str, *, reads: bool = False) -> GlideMQError:
         self.glide.note_error(error)

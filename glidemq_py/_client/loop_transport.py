@@ -231,15 +231,12 @@ class ForwardingTransport:
         """See `Transport.call_all`."""
         return await self.there((await self.here()).call_all(calls))
 
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """See `Transport.call_after`."""
-        return await self.there((await self.here()).call_after(read, call, block))
-
-    async def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
-        return await self.there((await self.here()).call_before(call, waits, block, grace))
+    async def call_with(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None,
+        read: Sequence[str] | None = None,
+    ) -> tuple[T, list[Any]]:  # fmt: skip
+        """See `Transport.call_with`."""
+        return await self.there((await self.here()).call_with(call, waits, block, grace, read))
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""

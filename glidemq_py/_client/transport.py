@@ -73,16 +73,6 @@ class Transport(JobTransport, Protocol):
         """Recorded outages of the server, shared by this connection and those derived from it."""
         ...
 
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """Send a blocking ``read`` and ``call`` together.
-
-        The server runs the call immediately after the read ends, either because data arrived or after ``block`` ms.
-        The reply or error of the read is ignored.
-
-        For a dedicated connection. Raises the errors of `call`; a call whose reply was lost is not retried.
-        """
-        ...
-
     async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """Run several calls, sent together; return their replies.
 
@@ -99,12 +89,15 @@ class Transport(JobTransport, Protocol):
         """Whether the server is a cluster."""
         ...
 
-    async def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """Send ``call`` and behind it commands without keys, over one connection to the primary of the call's key.
+    async def call_with(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None,
+        read: Sequence[str] | None = None,
+    ) -> tuple[T, list[Any]]:  # fmt: skip
+        """Send ``call`` and behind it commands without keys, or before it a blocking read, over one connection.
 
-        In a cluster the call may still be redirected to another node; compare its node id with ``CLUSTER MYID``.
+        In a cluster, commands behind a call go to the primary of its key, but the call may still be redirected to
+        another node; compare its node id with ``CLUSTER MYID``. The server runs a call behind a read immediately after
+        the read ends, either because data arrived or after ``block`` ms.
 
         For a dedicated connection. Raises the errors of `call`; a call whose reply was lost is not retried.
 
@@ -113,9 +106,10 @@ class Transport(JobTransport, Protocol):
             waits: Commands that may block for ``block`` ms together.
             block: Longest time of the commands, ms.
             grace: How much later the reply may come, ms; at most, and None is, the request timeout of the connection.
+            read: The read to send before the call, whose reply or error is ignored; then there are no ``waits``.
 
         Returns:
-            The reply to the call, and one reply per command: a GlideMQError for a command that failed.
+            The reply to the call, and one reply per command in ``waits``: a GlideMQError for a command that failed.
         """
         ...
 

@@ -239,7 +239,7 @@ class Confirmer:
         try:
             began = time.monotonic()
             waits = await self._waits(opened, max(1, block // len(self._kinds)), self._kinds)
-            reply, replies = await opened.call_before(call, waits, block)
+            reply, replies = await opened.call_with(call, waits, block)
         except (ServerNotReadyError, GlideMQValidationError):
             return await self._transport.call(call)
         line.note_wait(time.monotonic() - began)
@@ -368,7 +368,7 @@ class Confirmer:
         # Only connections of GLIDE are shared by several queues.
         glide = cast("AsyncTransport", glide_of(transport))
         commands = [_command_of(glide.library, made) for made in others]
-        reply, replies = await transport.call_before(first, [*commands, *waits], block, grace)
+        reply, replies = await transport.call_with(first, [*commands, *waits], block, grace)
         missing = _missing(next(iter(marks.values())), reply)
         for of_queue, made, found in zip([*marks.values()][1:], others, replies, strict=False):
             if isinstance(found, GlideMQError):
@@ -392,7 +392,7 @@ class Confirmer:
 
     async def _count_replicas(self, transport: Transport, grace: int | None) -> int:
         call = confirm_durable(self._meta, [], 1, transport.is_cluster)
-        _, (reply,) = await transport.call_before(call, [["INFO", "replication"]], 0, grace)
+        _, (reply,) = await transport.call_with(call, [["INFO", "replication"]], 0, grace)
         if isinstance(reply, GlideMQError):
             raise reply
         found = _CONNECTED.search(reply)

@@ -108,7 +108,7 @@ class WakeReader:
         call, request = pipelined
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                reply = await self._transport.call_after(self._source.wake_command(), request, BLOCK_MS)
+                reply, _ = await self._transport.call_with(request, (), BLOCK_MS, read=self._source.wake_command())
         except BaseException as error:
             if isinstance(error, TimeoutError):
                 # The call may still be in flight; send nothing else on this connection.

@@ -62,7 +62,7 @@ async def _bare(queue: Queue, connections: int, jobs: int) -> float:
     async def producer(transport: Transport):
         nonlocal count
         while time.perf_counter() < until:
-            await transport.call_before(add(link.keys.meta, rows, False), [["WAITAOF", "1", "0", "5000"]], 5_000)
+            await transport.call_with(add(link.keys.meta, rows, False), [["WAITAOF", "1", "0", "5000"]], 5_000)
             count += jobs
 
     began = time.perf_counter()
@@ -91,7 +91,7 @@ async def shared(queue: Queue, depth: int) -> float:
             group = waiting.copy()
             waiting.clear()
             call = add(link.keys.meta, [row for row, _ in group], False)
-            await transport.call_before(call, [["WAITAOF", "1", "0", "5000"]], 5_000)
+            await transport.call_with(call, [["WAITAOF", "1", "0", "5000"]], 5_000)
             for _, future in group:
                 future.set_result(None)
             await asyncio.sleep(0)  # the tasks add their next jobs

@@ -239,16 +239,16 @@ async def test_a_durable_bulk_is_confirmed_after_a_partition_has_refused_it(serv
 def blocks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
     """Return a list that receives the waits of each pipeline: their commands, and how long they may block together."""
     sent: list[tuple[list[str], int]] = []
-    call_before = AsyncTransport.call_before
+    call_with = AsyncTransport.call_with
 
-    async def record(self: AsyncTransport, call: Any, waits: Any, block: int, grace: int | None = None):
+    async def record(self: AsyncTransport, call: Any, waits: Any, block: int, *more: Any):
         commands = [wait for wait in waits if wait[0].startswith("WAIT")]
         if commands:
             assert sum(int(wait[-1]) for wait in commands) <= block
             sent.append(([wait[0] for wait in commands], block))
-        return await call_before(self, call, waits, block, grace)
+        return await call_with(self, call, waits, block, *more)
 
-    monkeypatch.setattr(AsyncTransport, "call_before", record)
+    monkeypatch.setattr(AsyncTransport, "call_with", record)
     return sent
 
 

@@ -60,16 +60,16 @@ async def test_unexpected_error_does_not_end_the_wake_ups(
     queue: Queue, worker_for: WorkerFor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """Such as a reply that cannot be decoded: its jobs are reattached, and the worker waits for wake-ups again."""
-    call_after, failed = direct.DirectTransport.call_after, list[bool]()
+    call_with, failed = direct.DirectTransport.call_with, list[bool]()
 
-    async def call_after_failing(self: direct.DirectTransport, *args: Any):
-        reply = await call_after(self, *args)
+    async def call_failing(self: direct.DirectTransport, *args: Any, **given: Any):
+        reply, others = await call_with(self, *args, **given)
         if reply.jobs and not failed:
             failed.append(True)
             raise ValueError("cannot be decoded")
-        return reply
+        return reply, others
 
-    monkeypatch.setattr(direct.DirectTransport, "call_after", call_after_failing)
+    monkeypatch.setattr(direct.DirectTransport, "call_with", call_failing)
 
     async def handle(job: Job) -> str:
         return "done"

@@ -92,11 +92,6 @@ class _Connection:
         """The subscribers of channels: called with the channel of each message; they return whether it is theirs."""
         return self._server._store.listeners
 
-    def _run_before(self, call: Call[T], waits: Sequence[Sequence[str]]) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`. The data needs no disk, and there is no replica."""
-        reply = self._run(call)
-        return reply, [_WAIT_REPLIES[wait[0]] for wait in waits]
-
     def _check(self) -> None:
         if self._closed:
             raise ClosedError("the connection was closed")
@@ -159,18 +154,17 @@ class MemoryTransport(_Connection):
         finally:
             self._wakers.discard(wake)
 
-    async def call_after(self, read: Sequence[str], call: Call[T], block: int) -> T:
-        """See `Transport.call_after`."""
-        with contextlib.suppress(GlideMQError):  # the result or error of the read is ignored
-            await self.command(*read)
-        return self._run(call)
-
-    async def call_before(
-        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None
-    ) -> tuple[T, list[Any]]:
-        """See `Transport.call_before`."""
-        await asyncio.sleep(0)
-        return self._run_before(call, waits)
+    async def call_with(
+        self, call: Call[T], waits: Sequence[Sequence[str]], block: int, grace: int | None = None,
+        read: Sequence[str] | None = None,
+    ) -> tuple[T, list[Any]]:  # fmt: skip
+        """See `Transport.call_with`. The data needs no disk, and there is no replica."""
+        if read is None:
+            await asyncio.sleep(0)
+        else:
+            with contextlib.suppress(GlideMQError):
+                await self.command(*read)
+        return self._run(call), [_WAIT_REPLIES[wait[0]] for wait in waits]
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
