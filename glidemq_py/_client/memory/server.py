@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._client.failures import Interruptions, meaning_of
 from glidemq_py._client.library_source import Library, assemble
@@ -53,7 +53,11 @@ class _Read:
         self.command = command
 
 
-class _Connection:
+class MemoryTransport:
+    """A `Transport` to an in-memory server."""
+
+    is_cluster = False
+
     def __init__(self, server: MemoryServer, library: Library) -> None:
         self._server = server
         self.library = library
@@ -61,54 +65,32 @@ class _Connection:
         self._closed = False
         self._wakers: set[Callable[[], None]] = set()
 
-    def _run(self, call: Call[T]) -> T:
-        self._check()
-        try:
-            return self._server.run(self.library, call)
-        except CommandError as error:
-            raise meaning_of(str(error), self.library) from error
-
-    def _command(self, command: list[bytes]) -> Any:
-        self._check()
-        try:
-            return self._server.command(command)
-        except CommandError as error:
-            raise meaning_of(str(error), self.library) from error
-
-    def _run_reads(self, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
-        self._check()
-        return [self._read(command) for command in commands]
-
-    def _read(self, command: Sequence[str | bytes]) -> Any:
-        try:
-            return self._server.command(_Read(command).command)
-        except CommandError as error:
-            return meaning_of(str(error), self.library)
-
-    is_cluster = False
-
     @property
     def listeners(self) -> list[Callable[[bytes], bool]]:
         """The subscribers of channels: called with the channel of each message; they return whether it is theirs."""
         return self._server._store.listeners
 
-    def _check(self) -> None:
+    def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return the result of a function of the server."""
         if self._closed:
             raise ClosedError("the connection was closed")
+        try:
+            return function(*args)
+        except CommandError as error:
+            raise meaning_of(str(error), self.library) from error
 
-    def _close(self) -> None:
-        self._closed = True
-        for wake in tuple(self._wakers):
-            wake()
-
-
-class MemoryTransport(_Connection):
-    """A `Transport` to an in-memory server."""
+    def _read(self, command: Sequence[str | bytes]) -> Any:
+        try:
+            return self._run(self._server.command, _Read(command).command)
+        except GlideMQError as error:
+            if self._closed:
+                raise
+            return error
 
     async def call(self, call: Call[T]) -> T:
         """See `Transport.call`."""
         await asyncio.sleep(0)  # let other tasks run, as they do during a real call
-        return self._run(call)
+        return cast("T", self._run(self._server.run, self.library, call))
 
     async def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
         """See `Transport.call_all`."""
@@ -117,13 +99,13 @@ class MemoryTransport(_Connection):
     async def send_reads(self, key: str | None, commands: Sequence[Sequence[str | bytes]]) -> list[Any]:
         """See `Transport.send_reads`."""
         await asyncio.sleep(0)
-        return self._run_reads(commands)
+        return [self._read(command) for command in commands]
 
     async def command(self, *args: str | bytes) -> Any:
         """See `Transport.command`. A blocking read ends early if the clock is advanced."""
         await asyncio.sleep(0)
         read = _Read(args)
-        reply = self._command(read.command)
+        reply = self._run(self._server.command, read.command)
         return reply if reply or read.block is None else await self._wait(read)
 
     async def _wait(self, read: _Read) -> Any:
@@ -142,7 +124,7 @@ class MemoryTransport(_Connection):
         try:
             with self._server.waiting(read.keys, wake) as waiter:
                 while True:
-                    reply = self._command(read.command)
+                    reply = self._run(self._server.command, read.command)
                     if reply or waiter.over or loop.time() >= until:
                         return reply
                     changed.clear()
@@ -164,7 +146,7 @@ class MemoryTransport(_Connection):
         else:
             with contextlib.suppress(GlideMQError):
                 await self.command(*read)
-        return self._run(call), [_WAIT_REPLIES[wait[0]] for wait in waits]
+        return self._run(self._server.run, self.library, call), [_WAIT_REPLIES[wait[0]] for wait in waits]
 
     async def scan(self, pattern: str) -> AsyncIterator[list[bytes]]:
         """See `Transport.scan`."""
@@ -185,11 +167,13 @@ class MemoryTransport(_Connection):
 
     async def close(self) -> None:
         """See `Transport.close`."""
-        self._close()
+        self.abandon()
 
     def abandon(self) -> None:
         """See `Transport.abandon`."""
-        self._close()
+        self._closed = True
+        for wake in tuple(self._wakers):
+            wake()
 
 
 def _encoded(arg: str | bytes) -> bytes:
