@@ -1,34 +1,24 @@
 """Types of options that are given as dicts, for annotations: ``retry: JobOptionsDict = {"attempts": 3}``."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from glidemq_py._core.limits import OrderingDict, RateLimitDict, TokenBucketDict, TokenLimiterDict
-from glidemq_py._core.option_dicts_twin import JobOptionsDict, PublishOptionsDict
-from glidemq_py._core.option_values import BackoffDict, DeduplicationDict, FallbackDict, KeepJobsDict, ParentDict
-from glidemq_py._core.queue_options import DeadLetterOptionsDict, DurabilityDict
-from glidemq_py._features.budgets import BudgetDict
-from glidemq_py._features.schedulers.options import ScheduleDict
-from glidemq_py._features.vectors import VectorFieldDict
-from glidemq_py._worker.options import BatchDict, FailureLogDict, SandboxDict
+from glidemq_py._core import import_on_first_use as _import_on_first_use
 
-__all__ = [
-    "BackoffDict",
-    "BatchDict",
-    "BudgetDict",
-    "DeadLetterOptionsDict",
-    "DeduplicationDict",
-    "DurabilityDict",
-    "FailureLogDict",
-    "FallbackDict",
-    "JobOptionsDict",
-    "KeepJobsDict",
-    "OrderingDict",
-    "ParentDict",
-    "PublishOptionsDict",
-    "RateLimitDict",
-    "SandboxDict",
-    "ScheduleDict",
-    "TokenBucketDict",
-    "TokenLimiterDict",
-    "VectorFieldDict",
-]
+if TYPE_CHECKING:
+    from glidemq_py.options_twin import *  # noqa: F403
+else:
+    __getattr__, __dir__, __all__ = _import_on_first_use(
+        __name__,
+        {
+            "glidemq_py._core.limits": "OrderingDict, RateLimitDict, TokenBucketDict, TokenLimiterDict",
+            "glidemq_py._core.option_dicts_twin": "JobOptionsDict, PublishOptionsDict",
+            "glidemq_py._core.option_values": (
+                "BackoffDict, DeduplicationDict, FallbackDict, KeepJobsDict, ParentDict"
+            ),
+            "glidemq_py._core.queue_options": "DeadLetterOptionsDict, DurabilityDict",
+            "glidemq_py._features.budgets": "BudgetDict",
+            "glidemq_py._features.schedulers.options": "ScheduleDict",
+            "glidemq_py._features.vectors": "VectorFieldDict",
+            "glidemq_py._worker.options": "BatchDict, FailureLogDict, SandboxDict",
+        },
+    )

@@ -1,8 +1,7 @@
 """Values and the calls of plain jobs: options, records, keys, codecs. Pure functions; nothing here does I/O.
 
 Here: the version, and public names that are imported on first use (PEP 562): importing a package costs nothing, and a
-program imports only what it uses. Type checkers read the same imports from an ``if TYPE_CHECKING`` block;
-tests/package/test_lazy_names.py compares the two.
+program imports only what it uses. Type checkers read the same imports from a module that tools/generate_sync.py writes.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ __version__ = "0.2.0.dev0"
 
 def import_on_first_use(
     package: str, names: Mapping[str, str], submodules: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names are imported on first use.
 
     Args:
         package: ``__name__`` of the package.
@@ -55,4 +54,4 @@ def import_on_first_use(
     def listing() -> list[str]:
         return sorted({*vars(sys.modules[package]), *places, *submodules} - {"TYPE_CHECKING"})
 
-    return get, listing
+    return get, listing, sorted(places)

@@ -19,4 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["access", "actions", "doctor", "filters", "lists", "operating", "snapshots"]
 
-__getattr__, __dir__ = import_on_first_use(__name__, {}, tuple(__all__))
+__getattr__, __dir__, _ = import_on_first_use(__name__, {}, tuple(__all__))

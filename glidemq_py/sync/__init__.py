@@ -10,21 +10,9 @@ from typing import TYPE_CHECKING
 from glidemq_py._core import import_on_first_use as _import_on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_py._job.job_twin import BlockingJob as Job
-    from glidemq_py.sync.backup_schedule_twin import BackupSchedule
-    from glidemq_py.sync.broadcast_twin import Broadcast
-    from glidemq_py.sync.flow_producer_twin import FlowProducer
-    from glidemq_py.sync.job_batch_twin import JobBatch
-    from glidemq_py.sync.lease_twin import Lease
-    from glidemq_py.sync.maintenance_twin import Maintenance
-    from glidemq_py.sync.pool import ServerlessPool, serverless_pool
-    from glidemq_py.sync.producer_twin import Producer
-    from glidemq_py.sync.queue_events_twin import QueueEvents
-    from glidemq_py.sync.queue_list import list_queues
-    from glidemq_py.sync.queue_twin import Queue
-    from glidemq_py.sync.scheduler_twin import Scheduler
+    from glidemq_py.sync.names_twin import *  # noqa: F403
 else:
-    __getattr__, __dir__ = _import_on_first_use(
+    __getattr__, __dir__, __all__ = _import_on_first_use(
         __name__,
         {
             "glidemq_py._job.job_twin": "BlockingJob as Job",
@@ -42,20 +30,3 @@ else:
             "glidemq_py.sync.queue_list": "list_queues",
         },
     )
-
-__all__ = [
-    "BackupSchedule",
-    "Broadcast",
-    "FlowProducer",
-    "Job",
-    "JobBatch",
-    "Lease",
-    "Maintenance",
-    "Producer",
-    "Queue",
-    "QueueEvents",
-    "Scheduler",
-    "ServerlessPool",
-    "list_queues",
-    "serverless_pool",
-]

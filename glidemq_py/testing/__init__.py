@@ -9,20 +9,9 @@ from typing import TYPE_CHECKING
 from glidemq_py._core import import_on_first_use as _import_on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_py._client.memory import Clock, MemoryServer
-    from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
-    from glidemq_py.testing.in_memory import TestBroadcast, TestBroadcastWorker, TestQueue, TestWorker
-    from glidemq_py.testing.servers import (
-        SERVER_BINARIES,
-        ClusterProcess,
-        RespClient,
-        RespError,
-        ServerProcess,
-        server_binary,
-    )
-    from glidemq_py.testing.stepping import JobRun, run_until_empty, run_until_idle
+    from glidemq_py.testing.names_twin import *  # noqa: F403
 else:
-    __getattr__, __dir__ = _import_on_first_use(
+    __getattr__, __dir__, __all__ = _import_on_first_use(
         __name__,
         {
             "glidemq_py._client.memory": "Clock, MemoryServer",
@@ -33,24 +22,4 @@ else:
             ),
             "glidemq_py.testing.stepping": "JobRun, run_until_empty, run_until_idle",
         },
-    )  # fmt: skip
-
-__all__ = [
-    "SERVER_BINARIES",
-    "Clock",
-    "ClusterProcess",
-    "JobRun",
-    "MemoryServer",
-    "RespClient",
-    "RespError",
-    "ServerProcess",
-    "TestBroadcast",
-    "TestBroadcastWorker",
-    "TestQueue",
-    "TestWorker",
-    "assert_enqueued",
-    "assert_not_enqueued",
-    "run_until_empty",
-    "run_until_idle",
-    "server_binary",
-]
+    )

@@ -89,7 +89,8 @@ def architecture() -> str:
 def modules_in(folder: Path) -> set[str]:
     """Return the names of the modules and packages directly in a folder."""
     packages = {each.parent.name for each in folder.glob("*/__init__.py")}
-    return packages | {each.stem for each in folder.glob("*.py") if each.name != "__init__.py"}
+    modules = {each.stem for each in folder.glob("*.py") if not each.stem.endswith(("__init__", "_twin"))}
+    return packages | modules
 
 
 @pytest.mark.parametrize("folder", ["glidemq_py", "lua"])
