@@ -8,8 +8,6 @@ too, the classes of `actions`: each can be counted before it is performed, so a 
 The modules are attributes that are imported on first use, so a command line that prints its help imports none.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from glidemq_py._core import import_on_first_use

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.partition_tasks import PartitionTasks
@@ -44,9 +44,6 @@ from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.runner import AttemptRunner
 from glidemq_py._worker.wake_channel import HolderChannel
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
-
-if TYPE_CHECKING:
-    from glidemq_py._client.runtime import BackgroundTask
 
 _log = get_logger(__name__)
 
