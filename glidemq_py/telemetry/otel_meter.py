@@ -9,7 +9,7 @@ from typing import Any, Final
 from opentelemetry import metrics
 
 from glidemq_py.telemetry import names
-from glidemq_py.telemetry.names import Start
+from glidemq_py.telemetry.names import Meter, Start
 
 __all__ = ["OtelMeter", "otel_meter"]
 
@@ -17,7 +17,7 @@ _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5
 """Bucket bounds recommended by the conventions."""
 
 
-class OtelMeter:
+class OtelMeter(Meter):
     """A `Meter` over instruments of the global provider."""
 
     def __init__(self) -> None:
@@ -57,18 +57,6 @@ class OtelMeter:
     ) -> None:
         """See `Meter`."""
         self._process.record(seconds, _attributes("process", "process", queue, error, server))
-
-    def job_reported(self, queue: str, name: str, outcome: str) -> None:
-        """Do nothing: the conventions have no such metric."""
-
-    def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
-        """Do nothing: the conventions have no such metric."""
-
-    def interrupted(self, reason: str) -> None:
-        """Do nothing: the conventions have no such metric."""
-
-    def stalled(self, queue: str, recovered: int, failed: int) -> None:
-        """Do nothing: the conventions have no such metric."""
 
 
 def _attributes(operation: str, kind: str, queue: str, error: str | None, server: Mapping[str, Any]) -> dict[str, Any]:

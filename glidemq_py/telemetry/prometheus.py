@@ -24,7 +24,7 @@ from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-from glidemq_py.telemetry.names import Start
+from glidemq_py.telemetry.names import Meter, Start
 from glidemq_py.telemetry.state import TELEMETRY
 
 try:
@@ -180,7 +180,7 @@ class _Labels:
         return value
 
 
-class ProcessMetrics:
+class ProcessMetrics(Meter):
     """Records the operations of the queues and workers of this process until `close`.
 
     Args:

@@ -4,59 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from opentelemetry.trace import Tracer
 
 from glidemq_py._client.failures import observe_interruptions
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.telemetry.names import SCHEMA_URL, TRACER_NAME, Start
+from glidemq_py.telemetry.names import SCHEMA_URL, TRACER_NAME, Meter
 
-__all__ = ["TELEMETRY", "Meter", "Telemetry", "is_tracing_enabled", "set_tracer"]
+__all__ = ["TELEMETRY", "Telemetry", "is_tracing_enabled", "set_tracer"]
 
 _PROXIES: Final = frozenset({"ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider"})
 """Types of OpenTelemetry's global providers if none is set."""
-
-
-class Meter(Protocol):
-    """Records operations of this process's queues and workers.
-
-    Times are in seconds, ``error`` is an exception type, ``server`` the attributes of the server.
-    """
-
-    def sent(
-        self, queue: str, operation: str, jobs: Sequence[str], seconds: float, error: str | None,
-        server: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        """Record that one operation added the jobs with these names, or failed."""
-        ...
-
-    def began(self, queue: str, jobs: Sequence[Start], server: Mapping[str, Any]) -> None:
-        """Record the start of a handler."""
-        ...
-
-    def ran(
-        self, queue: str, jobs: Sequence[Start], seconds: float, error: str | None, server: Mapping[str, Any]
-    ) -> None:
-        """Record the end of a handler."""
-        ...
-
-    def job_reported(self, queue: str, name: str, outcome: str) -> None:
-        """Record the outcome of an attempt: completed, failed, cancelled, ..., stale. Of leases, name is ''."""
-        ...
-
-    def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
-        """Record that a scheduler added jobs, ``late`` seconds after the time of the first."""
-        ...
-
-    def interrupted(self, reason: str) -> None:
-        """Record that a connection was interrupted."""
-        ...
-
-    def stalled(self, queue: str, recovered: int, failed: int) -> None:
-        """Record stalled jobs that were recovered or failed."""
-        ...
 
 
 class Telemetry:

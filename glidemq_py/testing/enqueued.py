@@ -26,29 +26,14 @@ class _Wanted:
     """The expected attributes of jobs."""
 
     def __init__(
-        self,
-        name: str | None,
-        data: Any,
-        contains: Mapping[str, Any] | None,
-        job_id: str | None,
-        priority: int | None,
-        delay: Milliseconds | None,
-        where: Callable[[Job[Any, Any]], bool] | None,
+        self, contains: Mapping[str, Any] | None, where: Callable[[Job[Any, Any]], bool] | None, data: Any, **exact: Any
     ) -> None:
         given: Any = contains
         if given is not None and not isinstance(given, Mapping):
             raise GlideMQValidationError("contains", given, "must be a mapping")
         if where is not None and not callable(where):
             raise GlideMQValidationError("where", where, "must be a function that takes a job")
-        self._exact: dict[str, Any] = {}
-        if name is not None:
-            self._exact["name"] = name
-        if job_id is not None:
-            self._exact["id"] = job_id
-        if priority is not None:
-            self._exact["priority"] = priority
-        if delay is not None:
-            self._exact["delay"] = to_ms("delay", delay)
+        self._exact = {name: value for name, value in exact.items() if value is not None}
         if data is not ...:
             self._exact["data"] = data
         self._contains = contains
@@ -114,7 +99,8 @@ async def assert_enqueued(
     """
     if count is not None:
         check_int("count", count, 0, 2**53)
-    wanted = _Wanted(name, data, contains, job_id, priority, delay, where)
+    due = None if delay is None else to_ms("delay", delay)
+    wanted = _Wanted(contains, where, data, name=name, id=job_id, priority=priority, delay=due)
     jobs = await _pending(queue)
     found = [job for job in jobs if not wanted.differences(job)]
     if (count is None and found) or len(found) == count:
@@ -135,7 +121,7 @@ async def assert_not_enqueued(
     where: Callable[[Job[Any, Any]], bool] | None = None,
 ) -> None:
     """Assert that a queue contains no matching job; see `assert_enqueued`. Raises AssertionError."""
-    wanted = _Wanted(name, data, contains, None, None, None, where)
+    wanted = _Wanted(contains, where, data, name=name)
     found = [job for job in await _pending(queue) if not wanted.differences(job)]
     if found:
         raise AssertionError(

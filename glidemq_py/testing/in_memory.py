@@ -11,12 +11,11 @@ from typing_extensions import TypeVar
 from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.memory import Clock, MemoryServer
-from glidemq_py._core.times import Milliseconds
 from glidemq_py._job.job import Job
 from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.testing.enqueued import assert_enqueued, assert_not_enqueued
+from glidemq_py.testing import enqueued
 from glidemq_py.testing.stepping import Stepping
 
 __all__ = [
@@ -149,33 +148,8 @@ class TestQueue(InMemory, Queue[DataT, ResultT], Generic[DataT, ResultT]):
         """Return a `TestWorker` of this queue."""
         return TestWorker(self, handler, **options)
 
-    async def assert_enqueued(
-        self,
-        name: str | None = None,
-        data: Any = ...,
-        *,
-        contains: Mapping[str, Any] | None = None,
-        count: int | None = None,
-        job_id: str | None = None,
-        priority: int | None = None,
-        delay: Milliseconds | None = None,
-        where: Callable[[Job[Any, Any]], bool] | None = None,
-    ) -> list[Job[Any, Any]]:
-        """Call `glidemq_py.testing.assert_enqueued` for this queue."""
-        return await assert_enqueued(
-            self, name, data, contains=contains, count=count, job_id=job_id, priority=priority, delay=delay, where=where
-        )
-
-    async def assert_not_enqueued(
-        self,
-        name: str | None = None,
-        data: Any = ...,
-        *,
-        contains: Mapping[str, Any] | None = None,
-        where: Callable[[Job[Any, Any]], bool] | None = None,
-    ) -> None:
-        """Call `glidemq_py.testing.assert_not_enqueued` for this queue."""
-        await assert_not_enqueued(self, name, data, contains=contains, where=where)
+    assert_enqueued = enqueued.assert_enqueued
+    assert_not_enqueued = enqueued.assert_not_enqueued
 
 
 class TestBroadcastWorker(Stepping, BroadcastWorker):
@@ -265,7 +239,7 @@ class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
 
         Arguments, result and errors are those of `assert_enqueued`.
         """
-        return await assert_enqueued(
+        return await enqueued.assert_enqueued(
             self.queue, subject, data, contains=contains, count=count, job_id=message_id, where=where
         )
 
@@ -278,7 +252,7 @@ class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
         where: Callable[[Job[Any, Any]], bool] | None = None,
     ) -> None:
         """Assert that no matching message is stored. Raises AssertionError."""
-        await assert_not_enqueued(self.queue, subject, data, contains=contains, where=where)
+        await enqueued.assert_not_enqueued(self.queue, subject, data, contains=contains, where=where)
 
 
 def _server(broadcast: Broadcast[Any]) -> MemoryServer:

