@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import fields
 from typing import Any, ClassVar, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -63,6 +64,12 @@ def nothing(problem: Problem) -> ActionResult:
     return ActionResult(done=0, problems=(problem,))
 
 
+def past_of(text: str) -> str:
+    """Return a text that begins with a verb after it was done: "pause it" becomes "paused it"."""
+    verb, space, rest = text.partition(" ")
+    return f"{verb.removesuffix('e').replace('cancel', 'cancell')}ed{space}{rest}"
+
+
 @record
 class Action(ABC):
     """A change of one queue."""
@@ -73,15 +80,40 @@ class Action(ABC):
     """Noun for the ids of `ActionResult.problems`, such as "schedule"."""
     destroys: ClassVar[bool] = False
     """True if it deletes or cancels what cannot be brought back."""
+    says: ClassVar[str] = ""
+    """What it does, for questions: a template with its fields, and ``{jobs}`` for their number."""
+    said: ClassVar[str] = ""
+    """The same after it was done; "" = the past tense of `says`."""
+    says_of_messages: ClassVar[str] = ""
+    """The same of a broadcast, if it differs."""
     instead: ClassVar[str] = ""
     """What to do instead if the queue is a broadcast, with ``{queue}`` for its name; "" = it applies to both."""
 
     queue: str
 
+    def __init_subclass__(cls, **declared: Any) -> None:
+        """Declare the subclass: each keyword is one of the class attributes above."""
+        for name, value in declared.items():
+            setattr(cls, name, value)
+
+    @property
+    def of(self) -> str:
+        """Kind of the jobs that it changes, such as "failed"; "" = any."""
+        return ""
+
+    @property
+    def question(self) -> str:
+        """`says` of this action."""
+        return self.says
+
     @property
     def for_broadcasts(self) -> str:
         """What to do instead if the queue is a broadcast; "" = the action applies to it."""
         return self.instead.format(queue=self.queue)
+
+    def text(self, template: str, jobs: str) -> str:
+        """Return a text of it; ``jobs``: the number of jobs in words."""
+        return template.format(jobs=jobs, **{each.name: getattr(self, each.name) for each in fields(self)})
 
     async def count(self, operator: Operator) -> int | None:
         """Return how many jobs it would change now; None if it does not change jobs."""

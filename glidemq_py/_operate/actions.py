@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 from glidemq_py._api.administration import drain_in_pieces
 from glidemq_py._api.job_queue import Queue
@@ -23,6 +23,7 @@ from glidemq_py._operate.action import (
     count,
     missing,
     nothing,
+    past_of,
     perform,
 )
 from glidemq_py._operate.conversion import in_turn
@@ -44,6 +45,7 @@ from glidemq_py._operate.job_actions import (
     in_state,
 )
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.parsing import span
 from glidemq_py._operate.snapshots import record
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
@@ -53,7 +55,8 @@ __all__ = [
     "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs",
     "RemoveSchedule", "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue",
     "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits",
-    "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "SignalJob", "check_queue", "count", "missing", "perform",
+    "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "SignalJob", "check_queue", "count", "missing", "past_of",
+    "perform",
 ]  # fmt: skip
 
 
@@ -72,10 +75,8 @@ async def check_queue(operator: Operator, queue: str, *, repair: bool = False) -
 
 
 @record
-class PauseQueue(Action):
+class PauseQueue(Action, kind="pause_queue", says="pause queue {queue!r}"):
     """Start no more jobs. Active jobs keep running."""
-
-    kind: ClassVar[str] = "pause_queue"
 
     async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
@@ -83,10 +84,8 @@ class PauseQueue(Action):
 
 
 @record
-class ResumeQueue(Action):
+class ResumeQueue(Action, kind="resume_queue", says="resume queue {queue!r}"):
     """Start jobs again."""
-
-    kind: ClassVar[str] = "resume_queue"
 
     async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
@@ -94,14 +93,16 @@ class ResumeQueue(Action):
 
 
 @record
-class DrainQueue(ManyAction):
-    """Delete the jobs that are ready to run; with ``delayed``, delayed ones too."""
+class DrainQueue(
+    ManyAction,
+    kind="drain_queue",
+    says="delete {jobs} that have not started from queue {queue!r}",
+    destroys=True,
+    instead=KEEP_FEWER,
+):
+    """Delete the jobs that are ready to run. Active jobs are kept."""
 
-    kind: ClassVar[str] = "drain_queue"
-    destroys: ClassVar[bool] = True
-    instead: ClassVar[str] = KEEP_FEWER
-
-    delayed: bool = False
+    delayed: bool = False  # also those that are delayed
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
@@ -117,16 +118,25 @@ class DrainQueue(ManyAction):
 
 
 @record
-class CleanQueue(ManyAction):
+class CleanQueue(
+    ManyAction, kind="clean_queue", says="delete {jobs} from queue {queue!r}", destroys=True, instead=KEEP_FEWER
+):
     """Delete jobs in a state that are at least ``grace`` ms old, in pieces; ``limit`` None = all."""
-
-    kind: ClassVar[str] = "clean_queue"
-    destroys: ClassVar[bool] = True
-    instead: ClassVar[str] = KEEP_FEWER
 
     state: str
     grace: int = 0
     limit: int | None = None
+
+    @property
+    def of(self) -> str:
+        """See `Action`."""
+        return self.state
+
+    @property
+    def question(self) -> str:
+        """See `Action`."""
+        most = "delete up to {jobs} from queue {queue!r} older than "
+        return f"{most}{span(self.grace)}" if self.grace else self.says
 
     async def count(self, operator: Operator) -> int | None:
         """Return the number of jobs in the state, which is exact for a grace of 0."""
@@ -148,13 +158,10 @@ class CleanQueue(ManyAction):
 
 
 @record
-class ObliterateQueue(Action):
-    """Delete the queue with all its jobs and keys; with ``force``, active jobs too."""
+class ObliterateQueue(Action, kind="obliterate_queue", says="delete queue {queue!r} with {jobs}", destroys=True):
+    """Delete a queue with all its jobs, schedules and settings."""
 
-    kind: ClassVar[str] = "obliterate_queue"
-    destroys: ClassVar[bool] = True
-
-    force: bool = False
+    force: bool = False  # also if jobs are active
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
@@ -167,10 +174,8 @@ class ObliterateQueue(Action):
 
 
 @record
-class SetQueueLimits(Action):
+class SetQueueLimits(Action, kind="limit_queue"):
     """Set the limits of a queue. None = unchanged, False = no limit; ``ttl``: ms until those before apply again."""
-
-    kind: ClassVar[str] = "limit_queue"
 
     concurrency: int | Literal[False] | None = None
     rate_limit: RateLimit | Literal[False] | None = None
@@ -187,11 +192,8 @@ class SetQueueLimits(Action):
 
 
 @record
-class SetGroupLimits(Action):
+class SetGroupLimits(Action, kind="limit_group", instead=_NO_GROUPS):
     """Set the limits of an ordering group. None = unchanged, False = no limit."""
-
-    kind: ClassVar[str] = "limit_group"
-    instead: ClassVar[str] = _NO_GROUPS
 
     group: str
     concurrency: int | Literal[False] | None = None
@@ -203,14 +205,11 @@ class SetGroupLimits(Action):
 
 
 @record
-class SetFairKeyLimits(Action):
+class SetFairKeyLimits(Action, kind="limit_fair_key", instead=_NO_GROUPS):
     """Set the weight and the limits of a fair key. None = unchanged, False = no limit.
 
     Without a key, the limits are those of every key that has none of its own, and there is no weight.
     """
-
-    kind: ClassVar[str] = "limit_fair_key"
-    instead: ClassVar[str] = _NO_GROUPS
 
     key: str | None
     weight: int | None = None
@@ -235,11 +234,8 @@ class SetFairKeyLimits(Action):
 
 
 @record
-class PauseFairKey(Action):
+class PauseFairKey(Action, kind="pause_fair_key", instead=_NO_GROUPS):
     """Start no more jobs with a fair key. Active jobs keep running."""
-
-    kind: ClassVar[str] = "pause_fair_key"
-    instead: ClassVar[str] = _NO_GROUPS
 
     key: str
 
@@ -249,11 +245,8 @@ class PauseFairKey(Action):
 
 
 @record
-class ResumeFairKey(Action):
+class ResumeFairKey(Action, kind="resume_fair_key", instead=_NO_GROUPS):
     """Start jobs with a fair key again."""
-
-    kind: ClassVar[str] = "resume_fair_key"
-    instead: ClassVar[str] = _NO_GROUPS
 
     key: str
 
@@ -263,10 +256,8 @@ class ResumeFairKey(Action):
 
 
 @record
-class QuietWorker(Action):
+class QuietWorker(Action, kind="quiet_worker"):
     """Let a worker (None = all of the queue) fetch no further jobs, in any of its queues. Active jobs keep running."""
-
-    kind: ClassVar[str] = "quiet_worker"
 
     worker: str | None
     timeout: int = 15_000
@@ -277,10 +268,8 @@ class QuietWorker(Action):
 
 
 @record
-class ResumeWorker(Action):
+class ResumeWorker(Action, kind="resume_worker"):
     """Let a quiet worker (None = all of the queue) fetch jobs again."""
-
-    kind: ClassVar[str] = "resume_worker"
 
     worker: str | None
     timeout: int = 15_000
@@ -291,10 +280,8 @@ class ResumeWorker(Action):
 
 
 @record
-class ResizeWorker(Action):
+class ResizeWorker(Action, kind="resize_worker"):
     """Change how many jobs a worker (None = each worker of the queue) runs at the same time, until it ends."""
-
-    kind: ClassVar[str] = "resize_worker"
 
     worker: str | None
     concurrency: int
@@ -310,11 +297,8 @@ def _workers(ids: list[str]) -> ActionResult:
 
 
 @record
-class SetMetricsByName(Action):
+class SetMetricsByName(Action, kind="set_metrics", instead=NO_NAMES):
     """Record metrics by job name, and keep them for so many minutes; 0 = off."""
-
-    kind: ClassVar[str] = "set_metrics"
-    instead: ClassVar[str] = NO_NAMES
 
     minutes: int
 
@@ -327,12 +311,14 @@ class SetMetricsByName(Action):
 
 
 @record
-class CancelBatch(Action):
-    """Close a batch, reject further jobs, and cancel its jobs that have not ended."""
-
-    kind: ClassVar[str] = "cancel_batch"
-    subject: ClassVar[str] = "batch"
-    destroys: ClassVar[bool] = True
+class CancelBatch(
+    Action,
+    kind="cancel_batch",
+    says="cancel {jobs} of batch {batch!r} of queue {queue!r}",
+    subject="batch",
+    destroys=True,
+):
+    """Close a batch, reject further jobs, and cancel those that have not ended."""
 
     batch: str
 
@@ -353,10 +339,8 @@ class CancelBatch(Action):
 
 
 @record
-class PutSchedule(Action):
+class PutSchedule(Action, kind="put_schedule"):
     """Create or update a schedule; ``schedule`` are the options of `Queue.schedulers.upsert`."""
-
-    kind: ClassVar[str] = "put_schedule"
 
     name: str
     schedule: Mapping[str, Any]
@@ -370,11 +354,10 @@ class PutSchedule(Action):
 
 
 @record
-class PauseSchedule(Action):
-    """Pause a schedule. Jobs it has added are kept."""
-
-    kind: ClassVar[str] = "pause_schedule"
-    subject: ClassVar[str] = "schedule"
+class PauseSchedule(
+    Action, kind="pause_schedule", says="pause schedule {name!r} of queue {queue!r}", subject="schedule"
+):
+    """Add no jobs of a schedule until it is resumed. Jobs it has added are kept."""
 
     name: str
 
@@ -384,11 +367,10 @@ class PauseSchedule(Action):
 
 
 @record
-class ResumeSchedule(Action):
+class ResumeSchedule(
+    Action, kind="resume_schedule", says="resume schedule {name!r} of queue {queue!r}", subject="schedule"
+):
     """Resume a schedule; ``catch_up`` is that of `Queue.schedulers.resume`."""
-
-    kind: ClassVar[str] = "resume_schedule"
-    subject: ClassVar[str] = "schedule"
 
     name: str
     catch_up: bool | None = None
@@ -402,11 +384,10 @@ class ResumeSchedule(Action):
 
 
 @record
-class RunSchedule(Action):
+class RunSchedule(
+    Action, kind="run_schedule", says="add the job of schedule {name!r} to queue {queue!r}", subject="schedule"
+):
     """Add the job of a schedule now. Its due times do not change."""
-
-    kind: ClassVar[str] = "run_schedule"
-    subject: ClassVar[str] = "schedule"
 
     name: str
 
@@ -422,12 +403,14 @@ class RunSchedule(Action):
 
 
 @record
-class RemoveSchedule(Action):
+class RemoveSchedule(
+    Action,
+    kind="remove_schedule",
+    says="delete schedule {name!r} of queue {queue!r}",
+    subject="schedule",
+    destroys=True,
+):
     """Delete a schedule. Jobs it has added are kept."""
-
-    kind: ClassVar[str] = "remove_schedule"
-    subject: ClassVar[str] = "schedule"
-    destroys: ClassVar[bool] = True
 
     name: str
 

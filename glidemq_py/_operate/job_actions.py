@@ -41,11 +41,8 @@ _PIECE: Final = 100
 
 
 @record
-class AddJob(Action):
+class AddJob(Action, kind="add_job", instead="to publish one: await Broadcast({queue!r}).publish(subject, data)"):
     """Add a job; ``options`` are those of `Queue.add`."""
-
-    kind: ClassVar[str] = "add_job"
-    instead: ClassVar[str] = "to publish one: await Broadcast({queue!r}).publish(subject, data)"
 
     name: str
     data: Any = None
@@ -189,11 +186,8 @@ async def _job(queue: Queue[Any, Any], job_id: str, *, exclude_data: bool = True
 
 
 @record
-class RetryJobs(JobsAction):
-    """Requeue failed jobs (with ``completed``, completed ones too) with all their attempts."""
-
-    kind: ClassVar[str] = "retry_jobs"
-    instead: ClassVar[str] = REDELIVER
+class RetryJobs(JobsAction, kind="retry_jobs", says="requeue {jobs} of queue {queue!r}", instead=REDELIVER):
+    """Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`."""
 
     completed: bool = False
 
@@ -222,11 +216,8 @@ class RetryJobs(JobsAction):
 
 
 @record
-class RetryEdited(Action):
+class RetryEdited(Action, kind="retry_jobs", instead=REDELIVER):
     """Replace the data of a failed job, and requeue it with all its attempts."""
-
-    kind: ClassVar[str] = "retry_jobs"
-    instead: ClassVar[str] = REDELIVER
 
     id: str
     data: Any = None
@@ -244,10 +235,8 @@ class RetryEdited(Action):
 
 
 @record
-class PromoteJobs(JobsAction):
+class PromoteJobs(JobsAction, kind="promote_jobs", says="promote {jobs} of queue {queue!r}"):
     """Make delayed jobs ready to run now."""
-
-    kind: ClassVar[str] = "promote_jobs"
 
     def states(self) -> tuple[JobState, ...]:
         """See `JobsAction`."""
@@ -270,12 +259,14 @@ class PromoteJobs(JobsAction):
 
 
 @record
-class CancelJobs(JobsAction):
+class CancelJobs(
+    JobsAction,
+    kind="cancel_jobs",
+    says="cancel {jobs} of queue {queue!r}",
+    destroys=True,
+    instead="to delete one of them: glidemq job rm {queue} ID",
+):
     """Cancel unfinished jobs: they do not start, or stop running, and fail."""
-
-    kind: ClassVar[str] = "cancel_jobs"
-    destroys: ClassVar[bool] = True
-    instead: ClassVar[str] = "to delete one of them: glidemq job rm {queue} ID"
 
     async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
         """See `JobsAction`."""
@@ -312,11 +303,8 @@ def _not_cancelled(job_id: str, outcome: str) -> Problem:
 
 
 @record
-class RemoveJobs(JobsAction):
-    """Delete jobs in any state. Of a broadcast, only messages that are given by their ids."""
-
-    kind: ClassVar[str] = "remove_jobs"
-    destroys: ClassVar[bool] = True
+class RemoveJobs(JobsAction, kind="remove_jobs", says="delete {jobs} from queue {queue!r}", destroys=True):
+    """Delete jobs with their logs and results, or messages of a broadcast given by their ids."""
 
     @property
     def for_broadcasts(self) -> str:
@@ -346,11 +334,14 @@ def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
 
 
 @record
-class SignalJob(Action):
+class SignalJob(
+    Action,
+    kind="signal_job",
+    says="signal job {id!r}",
+    said="sent signal {name!r} to job {id!r} of queue {queue!r}",
+    instead="its messages cannot be suspended",
+):
     """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""
-
-    kind: ClassVar[str] = "signal_job"
-    instead: ClassVar[str] = "its messages cannot be suspended"
 
     id: str
     name: str
@@ -380,6 +371,11 @@ class _FailuresAction(ManyAction):
     since: int | None = None
     until: int | None = None
 
+    @property
+    def of(self) -> str:
+        """See `Action`."""
+        return "failed"
+
     def criteria(self) -> dict[str, Any]:
         """Return the criteria as arguments of `Queue.failures.iter`."""
         return {"reason": self.reason or None, "name": self.name, "since": self.since, "until": self.until}
@@ -405,22 +401,22 @@ class _FailuresAction(ManyAction):
 
 
 @record
-class RetryFailures(_FailuresAction):
-    """Requeue failed jobs with all their attempts; cancelled ones only with their reason."""
-
-    kind: ClassVar[str] = "retry_failures"
-    instead: ClassVar[str] = REDELIVER
-    how: ClassVar[Literal["retry", "purge"]] = "retry"
+class RetryFailures(
+    _FailuresAction, kind="retry_failures", how="retry", says="requeue {jobs} of queue {queue!r}", instead=REDELIVER
+):
+    """Requeue the failed jobs that match all given criteria, with all their attempts."""
 
 
 @record
-class PurgeFailures(_FailuresAction):
-    """Delete failed jobs."""
-
-    kind: ClassVar[str] = "purge_failures"
-    instead: ClassVar[str] = REDELIVER
-    how: ClassVar[Literal["retry", "purge"]] = "purge"
-    destroys: ClassVar[bool] = True
+class PurgeFailures(
+    _FailuresAction,
+    kind="purge_failures",
+    destroys=True,
+    how="purge",
+    says="delete {jobs} from queue {queue!r}",
+    instead=REDELIVER,
+):
+    """Delete the failed jobs that match all given criteria."""
 
 
 @record
@@ -485,14 +481,17 @@ class _DeadLettersAction(ManyAction):
 
 
 @record
-class ReplayDeadLetters(_DeadLettersAction):
-    """Add the jobs of dead-letter entries to their queue again, and delete the entries.
+class ReplayDeadLetters(
+    _DeadLettersAction,
+    kind="replay_dead_letters",
+    says="add {jobs} to queue {queue!r} again",
+    subject="entry",
+    says_of_messages="deliver {jobs} of broadcast {queue!r} again",
+):
+    """Add the jobs of entries to their queue again, and delete the entries.
 
-    Messages of a broadcast are delivered again to the subscriptions in which they failed.
+    A message of a broadcast is delivered again to the subscription in which it failed.
     """
-
-    kind: ClassVar[str] = "replay_dead_letters"
-    subject: ClassVar[str] = "entry"
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
@@ -506,12 +505,13 @@ class ReplayDeadLetters(_DeadLettersAction):
 
 
 @record
-class ReplayEdited(Action):
+class ReplayEdited(
+    Action,
+    kind="replay_dead_letters",
+    subject="entry",
+    instead="a message is delivered again with its own data: glidemq dlq replay {queue} ENTRY",
+):
     """Add the job of a dead-letter entry to its queue again with other data, and delete the entry."""
-
-    kind: ClassVar[str] = "replay_dead_letters"
-    subject: ClassVar[str] = "entry"
-    instead: ClassVar[str] = "a message is delivered again with its own data: glidemq dlq replay {queue} ENTRY"
 
     id: str
     data: Any = None
@@ -528,12 +528,11 @@ class ReplayEdited(Action):
 
 
 @record
-class PurgeDeadLetters(_DeadLettersAction):
-    """Delete dead-letter entries."""
-
-    kind: ClassVar[str] = "purge_dead_letters"
-    subject: ClassVar[str] = "entry"
-    destroys: ClassVar[bool] = True
+class PurgeDeadLetters(
+    _DeadLettersAction, kind="purge_dead_letters", says="delete the entries of {jobs} of queue {queue!r}",
+    says_of_messages="delete the entries of {jobs} of broadcast {queue!r}", subject="entry", destroys=True,
+):  # fmt: skip
+    """Delete entries."""
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""

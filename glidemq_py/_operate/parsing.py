@@ -1,4 +1,4 @@
-"""Values of the texts that people type: durations, times, JSON values, and pairs of a key and a value."""
+"""Values of the texts that people type: durations, times, JSON values, pairs of a key and a value; and `span`."""
 
 from __future__ import annotations
 
@@ -70,3 +70,17 @@ def rate_of(option: str, text: str) -> RateLimit:
     if not slash or not number.isascii() or not number.isdigit() or len(number) > 12:
         raise GlideMQValidationError(option, text, "must be a number of jobs per window, such as 100/1m or 5/s")
     return RateLimit(int(number), span_of(option, window if window[:1].isdigit() else f"1{window}"))
+
+
+def span(ms: float) -> str:
+    """Return a duration in at most two units: ``850ms``, ``12s``, ``3m 20s``, ``2d 4h``."""
+    if ms < 1_000:
+        return f"{round(ms)}ms"
+    left, parts = int(ms // 1_000), list[str]()
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        if left >= size and len(parts) < 2:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+        elif parts:
+            break
+    return " ".join(parts)

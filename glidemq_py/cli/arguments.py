@@ -208,8 +208,8 @@ Reason = Annotated[
 
 
 def filter_of(
-    state: str | None, name: str | None, since: str | None, until: str | None, data: list[str] | None,
-    group: str | None, fair_key: str | None,
+    state: str | None = None, name: str | None = None, since: str | None = None, until: str | None = None,
+    data: list[str] | None = None, group: str | None = None, fair_key: str | None = None,
     tags: list[str] | None = None,
 ) -> JobFilter:  # fmt: skip
     """Return the filter of these options. Raises GlideMQValidationError."""

@@ -21,6 +21,8 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.logs import escape_control, get_logger
+from glidemq_py._operate.parsing import span
+from glidemq_py.cli.arguments import Queue
 from glidemq_py.cli.settings import Settings, find_settings
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, show_value
 
@@ -36,6 +38,7 @@ __all__ = [
     "UrlOption",
     "Yes",
     "age",
+    "changes",
     "clock",
     "command",
     "group",
@@ -129,6 +132,50 @@ def command(app: typer.Typer, name: str, *, server: bool = True, json: bool = Tr
         return function
 
     return register
+
+
+async def _check_queue(shell: Shell, action: operate.actions.Action) -> None:
+    await shell.check_exists(action.queue)
+
+
+def changes(
+    app: typer.Typer, verb: str, action: str, text: str,
+    given: Callable[..., dict[str, Any]] = dict[str, Any], *, asks: bool = False, counts: bool = False,
+    check: Callable[[Shell, Any], Awaitable[None]] | None = _check_queue, **parameters: Any,
+) -> None:  # fmt: skip
+    """Register the command that makes a change.
+
+    Args:
+        app: the group.
+        verb: name of the command.
+        action: name of the class of the action, which is imported when the command runs.
+        text: the help.
+        given: makes the fields of the action from the parameters; by default, these are the fields.
+        asks: the action destroys something: the command has --yes and --dry-run.
+        counts: the action changes many jobs: the command has --dry-run.
+        check: ends the command if the subject of the action does not exist.
+        parameters: annotations of the parameters besides the queue, by name. A text is required; others are a flag,
+            or None.
+    """
+
+    async def change(shell: Shell, yes: bool = False, dry_run: bool = False, **values: Any) -> None:
+        made = getattr(operate.actions, action)(**given(**values))
+        assert made.destroys is asks
+        if check is not None:
+            await check(shell, made)
+        await shell.change(made, yes=yes, dry_run=dry_run)
+
+    options = {**({"yes": Yes} if asks else {}), **({"dry_run": DryRun} if asks or counts else {})}
+    hints: dict[str, Any] = {"queue": Queue, **parameters, **options}
+    defaults: dict[Any, Any] = {str: inspect.Parameter.empty, bool: False}
+    listed = [
+        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(hint.__origin__))
+        for each, hint in hints.items()
+    ]
+    function: Any = change
+    function.__annotations__, function.__doc__ = hints, text
+    function.__signature__ = inspect.Signature([inspect.Parameter("shell", inspect.Parameter.POSITIONAL_ONLY), *listed])
+    command(app, verb)(function)
 
 
 def _execute(
@@ -324,34 +371,50 @@ class Shell:
 
     # -- changes ------------------------------------------------------------------------------------------
 
-    async def change(
-        self, action: operate.actions.Action, what: str, done: str, *, of: str = "", noun: str = "job",
-        yes: bool = True, dry_run: bool = False,
-    ) -> None:  # fmt: skip
+    async def check_exists(self, queue: str) -> None:
+        """End the command if the queue has never been used."""
+        if not await self.operator.queue_exists(queue):
+            self.missing(f"queue {queue!r} does not exist (prefix {self.settings.prefix!r})")
+
+    async def reject_broadcast(self, queue: str, instead: str) -> None:
+        """End the command if the queue does not exist, or is a broadcast; ``instead``: what to do then."""
+        await self.check_exists(queue)
+        if await self.operator.is_broadcast(queue):
+            raise operate.lists.BroadcastActionError(queue, instead)
+
+    async def queue_names(self, queues: list[str] | None, match: str | None = None, *, scan: bool = False) -> list[str]:
+        """Return the names given, which must exist, else those of the settings, else all queues."""
+        for each in queues or ():
+            await self.check_exists(each)
+        if queues or (self.settings.queues and match is None and not scan):
+            return list(dict.fromkeys(queues or self.settings.queues))
+        return await self.operator.list_queues(match, scan=scan)
+
+    async def change(self, action: operate.actions.Action, *, yes: bool = True, dry_run: bool = False) -> None:
         """Perform an action, after a confirmation if it destroys anything, and report its result.
 
         Args:
             action: the action.
-            what: text of the question, such as "delete {} from queue 'emails'"; ``{}`` becomes the number of jobs.
-            done: the same after it was done, such as "deleted {} from queue 'emails'".
-            of: kind of the jobs, such as "failed"; '' = any.
-            noun: word for one of them, "job" or "message".
             yes: do not ask.
             dry_run: only report the number of changes.
         """
         is_many, number, changed = isinstance(action, operate.actions.ManyAction), None, 0
+        of_messages = action.says_of_messages and await self.operator.is_broadcast(action.queue)
+        says, noun = (action.says_of_messages, "message") if of_messages else (action.question, "job")
+        done = action.said or operate.actions.past_of(says if of_messages else action.says)
         if dry_run or (action.destroys and not yes) or (is_many and self.shows_progress):
             number = await operate.actions.count(self.operator, action)
         if dry_run or (action.destroys and not yes):
             number = await self._without_missing(action, number)
-            filled = what.replace("{}", jobs_text(number, of, noun))
+            filled = action.text(says, jobs_text(number, action.of, noun))
             if dry_run:
                 self.print_json({"dry_run": True, "count": number})
                 self.say(f"would {filled}")
                 return
             if not (is_many and number == 0):
                 self.confirm(filled)
-        with self.working(_doing(what, of), None if _UP_TO in what else number) as show:
+        doing = action.text(says.replace(_UP_TO, "{jobs}").replace(" with {jobs}", ""), f"{action.of} jobs".lstrip())
+        with self.working(doing, None if _UP_TO in says else number) as show:
 
             def progress(done: int) -> None:
                 nonlocal changed
@@ -362,7 +425,7 @@ class Shell:
                 result = await operate.actions.perform(self.operator, action, progress)
             except asyncio.CancelledError:
                 if is_many:
-                    text = done.replace("{}", jobs_text(changed, of, noun))
+                    text = action.text(done, jobs_text(changed, action.of, noun))
                     self.note(f"stopped: {text}; the same command continues")
                 raise
         self.print_json(result)
@@ -373,7 +436,7 @@ class Shell:
             else:
                 self.note(problem.error if shown in problem.error else f"{shown}: {problem.error}")
         if result.done or not result.problems:
-            self.say(done.replace("{}", jobs_text(result.done, of, noun)))
+            self.say(action.text(done, jobs_text(result.done, action.of, noun)))
         if result.problems:
             missing = all(problem.missing for problem in result.problems)
             self.stop(ExitCode.MISSING if missing else ExitCode.FAILED)
@@ -419,12 +482,7 @@ def _interruptible() -> Generator[None]:
         signal.signal(signal.SIGINT, of_loop)
 
 
-_UP_TO: Final = "up to {}"
-
-
-def _doing(what: str, of: str) -> str:
-    """Return the text of a question as that of its progress."""
-    return what.replace(_UP_TO, "{}").replace(" with {}", "").replace("{}", f"{of} jobs".lstrip())
+_UP_TO: Final = "up to {jobs}"
 
 
 def jobs_text(number: int | None, of: str = "", noun: str = "job") -> str:
@@ -445,20 +503,6 @@ def _shown(value: Any, *, lines: bool = False) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return escape_control(str(value), keep="\n" if lines else "")
-
-
-def span(ms: float) -> str:
-    """Return a duration in at most two units: ``850ms``, ``12s``, ``3m 20s``, ``2d 4h``."""
-    if ms < 1_000:
-        return f"{round(ms)}ms"
-    left, parts = int(ms // 1_000), list[str]()
-    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
-        if left >= size and len(parts) < 2:
-            parts.append(f"{left // size}{unit}")
-            left %= size
-        elif parts:
-            break
-    return " ".join(parts)
 
 
 def json_line(value: Any) -> str:

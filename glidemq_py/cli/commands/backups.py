@@ -9,7 +9,6 @@ import typer
 
 from glidemq_py._operate.parsing import pairs_of
 from glidemq_py.cli.arguments import Queue, complete_queue
-from glidemq_py.cli.commands.queues import check_exists
 from glidemq_py.cli.shell import ExitCode, Shell, clock, size_text
 from glidemq_py.errors import GlideMQValidationError
 
@@ -53,7 +52,7 @@ async def backup(
     if not names:
         shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
     for name in names:
-        await check_exists(shell, name)
+        await shell.check_exists(name)
     options = _storage_options(storage_option)
     found: list[Any] = []
     for name in names:

@@ -11,8 +11,7 @@ from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of
 from glidemq_py.cli.arguments import JobId, Limit, Queue, Timeout, words
 from glidemq_py.cli.commands.jobs import STYLES
-from glidemq_py.cli.commands.queues import check_exists
-from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, clock, command, group
+from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, group
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def _state_of(batch: BatchSnapshot) -> tuple[str, str]:
 @command(batches_app, "ls")
 async def ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
     """List the batches of a queue that are open or have jobs that have not ended."""
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     found, more = await operate.lists.some(shell.operator.iter_batches(queue), limit)
     shell.print_json({"batches": found, "more": more})
     rows = [
@@ -100,14 +99,15 @@ async def show(
         shell.note(f"more than {limit} jobs; list more with --limit")
 
 
-@command(batches_app, "cancel")
-async def cancel(shell: Shell, queue: Queue, batch: _Id, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Close a batch, reject further jobs, and cancel those that have not ended."""
-    if await shell.operator.get_batch(queue, batch) is None:
-        shell.missing(f"queue {queue!r} has no batch {batch!r}")
-    action = operate.actions.CancelBatch(queue=queue, batch=batch)
-    what = f"{{}} of batch {batch!r} of queue {queue!r}"
-    await shell.change(action, f"cancel {what}", f"cancelled {what}", yes=yes, dry_run=dry_run)
+async def _check_batch(shell: Shell, action: operate.actions.CancelBatch) -> None:
+    if await shell.operator.get_batch(action.queue, action.batch) is None:
+        shell.missing(f"queue {action.queue!r} has no batch {action.batch!r}")
+
+
+changes(
+    batches_app, "cancel", "CancelBatch", "Close a batch, reject further jobs, and cancel those that have not ended.",
+    asks=True, check=_check_batch, batch=_Id,
+)  # fmt: skip
 
 
 @command(flows_app, "show")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import time_of
 from glidemq_py.cli.arguments import JobName, Limit, Newest, Queue, Reason, Since, Until
-from glidemq_py.cli.commands.queues import check_exists, reject_broadcast
-from glidemq_py.cli.shell import DryRun, Shell, Yes, age, clock, command, group
+from glidemq_py.cli.shell import Shell, age, changes, clock, command, group
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["app", "dead_letters_app"]
@@ -22,12 +21,14 @@ _LONG = 100
 
 async def _reject_broadcast(shell: Shell, queue: str) -> None:
     instead = f"for the failed ones of its subscriptions: glidemq dlq ls {queue}, or glidemq job show {queue} ID"
-    await reject_broadcast(shell, queue, instead)
+    await shell.reject_broadcast(queue, instead)
 
 
-def _criteria(reason: list[str] | None, name: str | None, since: str | None, until: str | None) -> dict[str, Any]:
+def _criteria(
+    reason: list[str] | None, name: str | None, since: str | None, until: str | None, **others: Any
+) -> dict[str, Any]:
     return {
-        "reason": tuple(reason or ()), "name": name, "since": time_of("--since", since),
+        **others, "reason": tuple(reason or ()), "name": name, "since": time_of("--since", since),
         "until": time_of("--until", until),
     }  # fmt: skip
 
@@ -84,39 +85,15 @@ async def stats(shell: Shell, queue: Queue) -> None:
         shell.table(("REASON", "NAME", ">FAILURES"), rows, "")
 
 
-@command(app, "retry")
-async def retry(
-    shell: Shell,
-    queue: Queue,
-    reason: Reason = None,
-    name: JobName = None,
-    since: Since = None,
-    until: Until = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Requeue the failed jobs that match all given criteria, with all their attempts."""
-    await check_exists(shell, queue)
-    action = operate.actions.RetryFailures(queue=queue, **_criteria(reason, name, since, until))
-    done = f"requeued {{}} of queue {queue!r}"
-    await shell.change(action, f"requeue {{}} of queue {queue!r}", done, of="failed", dry_run=dry_run)
-
-
-@command(app, "purge")
-async def purge(
-    shell: Shell,
-    queue: Queue,
-    reason: Reason = None,
-    name: JobName = None,
-    since: Since = None,
-    until: Until = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete the failed jobs that match all given criteria."""
-    await check_exists(shell, queue)
-    action = operate.actions.PurgeFailures(queue=queue, **_criteria(reason, name, since, until))
-    done = f"deleted {{}} from queue {queue!r}"
-    await shell.change(action, f"delete {{}} from queue {queue!r}", done, of="failed", yes=yes, dry_run=dry_run)
+_CRITERIA: Final[dict[str, Any]] = {"reason": Reason, "name": JobName, "since": Since, "until": Until}
+changes(
+    app, "retry", "RetryFailures", "Requeue the failed jobs that match all given criteria, with all their attempts.",
+    _criteria, counts=True, **_CRITERIA,
+)  # fmt: skip
+changes(
+    app, "purge", "PurgeFailures", "Delete the failed jobs that match all given criteria.", _criteria, asks=True,
+    **_CRITERIA,
+)  # fmt: skip
 
 
 # -- dead letters -----------------------------------------------------------------------------------------
@@ -155,61 +132,36 @@ async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None,
         shell.note(f"more than {limit:,} entries; list more with --limit")
 
 
-@command(dead_letters_app, "replay")
-async def dlq_replay(
-    shell: Shell,
-    queue: Queue,
-    entries: _Ids = None,
-    every: _All = False,
-    subscription: _Subscription = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Add the jobs of entries to their queue again, and delete the entries.
-
-    A message of a broadcast is delivered again to the subscription in which it failed.
-    """
-    chosen = _entries(entries, every)
-    await _check(shell, queue, subscription)
-    action = operate.actions.ReplayDeadLetters(queue=queue, ids=chosen, subscription=subscription)
-    if await shell.operator.is_broadcast(queue):
-        what, done = f"deliver {{}} of broadcast {queue!r} again", f"delivered {{}} of broadcast {queue!r} again"
-        await shell.change(action, what, done, noun="message", dry_run=dry_run)
-        return
-    done = f"added {{}} to queue {queue!r} again"
-    await shell.change(action, f"add {{}} to queue {queue!r} again", done, dry_run=dry_run)
-
-
-@command(dead_letters_app, "purge")
-async def dlq_purge(
-    shell: Shell,
-    queue: Queue,
-    entries: _Ids = None,
-    every: _All = False,
-    subscription: _Subscription = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete entries."""
-    chosen = _entries(entries, every)
-    await _check(shell, queue, subscription)
-    is_broadcast = await shell.operator.is_broadcast(queue)
-    of, noun = (f"broadcast {queue!r}", "message") if is_broadcast else (f"queue {queue!r}", "job")
-    action = operate.actions.PurgeDeadLetters(queue=queue, ids=chosen, subscription=subscription)
-    what, done = f"delete the entries of {{}} of {of}", f"deleted the entries of {{}} of {of}"
-    await shell.change(action, what, done, noun=noun, yes=yes, dry_run=dry_run)
-
-
-def _entries(ids: list[str] | None, every: bool) -> tuple[str, ...]:
+def _entries(ids: list[str] | None, every: bool, **others: Any) -> dict[str, Any]:
     if bool(ids) == every:
         raise GlideMQValidationError("--all", None, "give ids of entries, or --all")
-    return tuple(ids or ())
+    return {**others, "ids": tuple(ids or ())}
 
 
 async def _check(shell: Shell, queue: str, subscription: str | None) -> None:
     """End the command if the queue or the subscription does not exist."""
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     try:
         if subscription is not None:
             await operate.lists.Letters.open(shell.operator, queue, subscription)
     except operate.lists.NoSubscriptionError as error:
         shell.missing(str(error))
+
+
+async def _check_letters(shell: Shell, action: Any) -> None:
+    await _check(shell, action.queue, action.subscription)
+
+
+_LETTERS: Final[dict[str, Any]] = {
+    "ids": _Ids, "every": _All, "subscription": _Subscription,
+    "check": _check_letters,
+}  # fmt: skip
+changes(
+    dead_letters_app, "replay", "ReplayDeadLetters",
+    """Add the jobs of entries to their queue again, and delete the entries.
+
+    A message of a broadcast is delivered again to the subscription in which it failed.
+    """,
+    _entries, counts=True, **_LETTERS,
+)  # fmt: skip
+changes(dead_letters_app, "purge", "PurgeDeadLetters", "Delete entries.", _entries, asks=True, **_LETTERS)

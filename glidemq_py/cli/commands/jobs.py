@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -29,12 +30,10 @@ from glidemq_py.cli.arguments import (
     Until,
     filter_of,
 )
-from glidemq_py.cli.commands.queues import check_exists
-from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, clock, command, group, json_line, span
+from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, group, json_line, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._operate.filters import JobFilter
     from glidemq_py._operate.snapshots import JobDetails, JobSummary
 
 __all__ = ["STYLES", "app"]
@@ -92,7 +91,7 @@ async def ls(
     Completed and failed jobs are listed oldest first, or with --newest, which requires their state, newest first.
     """
     wanted = filter_of(state, name, since, until, data, group, fair_key, tag)
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     is_broadcast = await shell.operator.is_broadcast(queue)
     if newest and state not in ("completed", "failed"):
         raise GlideMQValidationError("--newest", None, "--newest requires --state completed or --state failed")
@@ -214,7 +213,7 @@ def _attempts(found: JobDetails, requeued: frozenset[int]) -> str:
 async def _details(shell: Shell, queue: str, job_id: str, log_lines: int = 20) -> JobDetails:
     found = await shell.operator.get_job(queue, job_id, log_lines=log_lines)
     if found is None:
-        await check_exists(shell, queue)
+        await shell.check_exists(queue)
         shell.missing(f"queue {queue!r} has no job {job_id!r}")
     return found
 
@@ -223,14 +222,17 @@ def _moment(at: int | None) -> str:
     return f"{clock(at)} ({age(at)})" if at else ""
 
 
+_Data = Annotated[
+    str | None, typer.Argument(metavar="DATA", help="Data: JSON, or text. '-' reads stdin.", show_default=False)
+]
+
+
 @command(app, "add")
 async def add(
     shell: Shell,
     queue: Queue,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.", show_default=False)],
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Data: JSON, or text. '-' reads stdin.", show_default=False)
-    ] = None,
+    data: _Data = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -275,109 +277,65 @@ def _text(data: str | None) -> str | None:
         raise GlideMQValidationError("DATA", None, f"stdin is not {error.encoding} text: {error.reason}") from None
 
 
-@command(app, "signal")
-async def signal(
-    shell: Shell,
-    queue: Queue,
-    job_id: JobId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)],
-    data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Data: JSON, or text. '-' reads stdin.", show_default=False)
-    ] = None,
-) -> None:
-    """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""
+def _signal(data: str | None, **others: Any) -> dict[str, Any]:
     text = _text(data)
-    action = operate.actions.SignalJob(queue=queue, id=job_id, name=name, data=None if text is None else value_of(text))
-    done = f"sent signal {name!r} to job {job_id!r} of queue {queue!r}"
-    await shell.change(action, f"signal job {job_id!r}", done)
+    return {**others, "data": None if text is None else value_of(text)}
 
 
-def _chosen(ids: list[str] | None, wanted: JobFilter, criteria: str) -> tuple[tuple[str, ...], JobFilter | None]:
-    if ids and wanted != operate.filters.JobFilter():
-        raise GlideMQValidationError("--state", None, f"give either ids of jobs, or {criteria}")
-    if not ids and wanted == operate.filters.JobFilter():
-        raise GlideMQValidationError("--state", None, f"give ids of jobs, or {criteria}")
-    return tuple(ids or ()), None if ids else wanted
+changes(
+    app, "signal", "SignalJob",
+    "Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal.",
+    _signal, check=None, id=JobId,
+    name=Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)], data=_Data,
+)  # fmt: skip
 
 
-@command(app, "retry")
-async def retry(
-    shell: Shell,
-    queue: Queue,
-    ids: JobIds = None,
-    completed: Annotated[bool, typer.Option("--completed", help="Requeue completed jobs too.")] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`."""
+def _chosen(examples: str, queue: str, ids: list[str] | None, **criteria: Any) -> dict[str, Any]:
+    wanted = filter_of(**criteria)
+    if bool(ids) == (wanted != operate.filters.JobFilter()):
+        either = "either ids of jobs, or" if ids else "ids of jobs, or"
+        raise GlideMQValidationError("--state", None, f"give {either} {examples}")
+    return {"queue": queue, "ids": tuple(ids or ()), "wanted": None if ids else wanted}
+
+
+def _retried(queue: str, ids: list[str] | None, completed: bool) -> dict[str, Any]:
     if not ids:
         raise GlideMQValidationError("IDS", None, f"give ids of jobs; for many jobs: glidemq failures retry {queue}")
-    action = operate.actions.RetryJobs(queue=queue, ids=tuple(ids), completed=completed)
-    await shell.change(action, f"requeue {{}} of queue {queue!r}", f"requeued {{}} of queue {queue!r}", dry_run=dry_run)
+    return {"queue": queue, "ids": tuple(ids), "completed": completed}
 
 
-@command(app, "promote")
-async def promote(
-    shell: Shell,
-    queue: Queue,
-    ids: JobIds = None,
-    name: JobName = None,
-    data: Data = None,
-    every: Annotated[bool, typer.Option("--all", help="All delayed jobs.")] = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Make delayed jobs ready to run now."""
+changes(
+    app, "retry", "RetryJobs",
+    "Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`.",
+    _retried, counts=True, check=None, ids=JobIds,
+    completed=Annotated[bool, typer.Option("--completed", help="Requeue completed jobs too.")],
+)  # fmt: skip
+
+
+def _promoted(every: bool, name: str | None, data: list[str] | None, **others: Any) -> dict[str, Any]:
     state = "delayed" if every or name or data else None
-    chosen, wanted = _chosen(ids, filter_of(state, name, None, None, data, None, None), "--name, --data or --all")
-    action = operate.actions.PromoteJobs(queue=queue, ids=chosen, wanted=wanted)
-    await shell.change(action, f"promote {{}} of queue {queue!r}", f"promoted {{}} of queue {queue!r}", dry_run=dry_run)
+    return _chosen("--name, --data or --all", state=state, name=name, data=data, **others)
 
 
-@command(app, "cancel")
-async def cancel(
-    shell: Shell,
-    queue: Queue,
-    ids: JobIds = None,
-    state: State = None,
-    name: JobName = None,
-    since: Since = None,
-    until: Until = None,
-    data: Data = None,
-    group: Group = None,
-    fair_key: FairKey = None,
-    tag: Tag = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Cancel unfinished jobs: they do not start, or stop running, and fail."""
-    criteria = "criteria such as --state waiting"
-    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag), criteria)
-    action = operate.actions.CancelJobs(queue=queue, ids=chosen, wanted=wanted)
-    done = f"cancelled {{}} of queue {queue!r}"
-    await shell.change(action, f"cancel {{}} of queue {queue!r}", done, yes=yes, dry_run=dry_run)
+changes(
+    app, "promote", "PromoteJobs", "Make delayed jobs ready to run now.", _promoted, counts=True, check=None,
+    ids=JobIds, name=JobName, data=Data,
+    every=Annotated[bool, typer.Option("--all", help="All delayed jobs.")],
+)  # fmt: skip
 
 
-@command(app, "rm")
-async def rm(
-    shell: Shell,
-    queue: Queue,
-    ids: JobIds = None,
-    state: State = None,
-    name: JobName = None,
-    since: Since = None,
-    until: Until = None,
-    data: Data = None,
-    group: Group = None,
-    fair_key: FairKey = None,
-    tag: Tag = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete jobs with their logs and results, or messages of a broadcast given by their ids."""
-    criteria = "criteria such as --state failed"
-    chosen, wanted = _chosen(ids, filter_of(state, name, since, until, data, group, fair_key, tag), criteria)
-    action = operate.actions.RemoveJobs(queue=queue, ids=chosen, wanted=wanted)
-    done = f"deleted {{}} from queue {queue!r}"
-    await shell.change(action, f"delete {{}} from queue {queue!r}", done, yes=yes, dry_run=dry_run)
+_CHOICE: Final[dict[str, Any]] = {
+    "ids": JobIds, "state": State, "name": JobName, "since": Since, "until": Until, "data": Data, "group": Group,
+    "fair_key": FairKey, "tags": Tag,
+}  # fmt: skip
+changes(
+    app, "cancel", "CancelJobs", "Cancel unfinished jobs: they do not start, or stop running, and fail.",
+    partial(_chosen, "criteria such as --state waiting"), asks=True, check=None, **_CHOICE,
+)  # fmt: skip
+changes(
+    app, "rm", "RemoveJobs", "Delete jobs with their logs and results, or messages of a broadcast given by their ids.",
+    partial(_chosen, "criteria such as --state failed"), asks=True, check=None, **_CHOICE,
+)  # fmt: skip
 
 
 @command(app, "logs")

@@ -10,7 +10,6 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of
 from glidemq_py.cli.arguments import Queue, Queues, words
-from glidemq_py.cli.commands.queues import check_exists, queue_names
 from glidemq_py.cli.shell import ExitCode, Shell, clock, command, group
 from glidemq_py.errors import GlideMQValidationError
 
@@ -47,7 +46,7 @@ async def doctor(
 
     Exit code 1 if there are warnings or errors.
     """
-    names = await queue_names(shell, queues)
+    names = await shell.queue_names(queues)
     wait = span_of("--max-wait", max_wait)
     found = await operate.doctor.examine(shell.operator, names, max_wait=wait, user=user, role=role)
     shell.print_json(found)
@@ -129,5 +128,5 @@ async def top(
         shell.fail(str(error), ExitCode.USAGE)
     names = queues or list(shell.settings.queues)
     for name in names:
-        await check_exists(shell, name)
+        await shell.check_exists(name)
     await Top(shell.operator, names, interval=interval).run_async()

@@ -10,7 +10,7 @@ from glidemq_py import _operate as operate
 from glidemq_py._core.record import JobState
 from glidemq_py._operate.parsing import rate_of, span_of
 from glidemq_py.cli.arguments import Concurrency, JobName, Limit, Queue, Queues, Rate, words
-from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, clock, command, group, joined, span
+from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, changes, clock, command, group, joined, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -26,19 +26,6 @@ _MINUTES_SHOWN = 5
 _WAITING = {"suspended": ">SUSPENDED", "waiting_children": ">WAITING FOR CHILDREN"}
 """Columns that are shown if a queue has such jobs."""
 _POINTS = ("P50", "P95", "P99")
-
-
-async def check_exists(shell: Shell, queue: str) -> None:
-    """End the command if the queue has never been used."""
-    if not await shell.operator.queue_exists(queue):
-        shell.missing(f"queue {queue!r} does not exist (prefix {shell.settings.prefix!r})")
-
-
-async def reject_broadcast(shell: Shell, queue: str, instead: str) -> None:
-    """End the command if the queue does not exist, or is a broadcast; ``instead``: what to do then."""
-    await check_exists(shell, queue)
-    if await shell.operator.is_broadcast(queue):
-        raise operate.lists.BroadcastActionError(queue, instead)
 
 
 def _red(number: int) -> tuple[int, str]:
@@ -61,7 +48,7 @@ async def ls(
 
     READY of a broadcast are the messages that its slowest subscription has not read.
     """
-    names = await queue_names(shell, queues, match, scan=scan)
+    names = await shell.queue_names(queues, match, scan=scan)
     found = await shell.operator.get_queues(names)
     if busy:
         found = [each for each in found if each.unfinished or each.failed]
@@ -72,17 +59,6 @@ async def ls(
         ">WORKERS", "OLDEST", "",
     )  # fmt: skip
     shell.table(columns, (_row(each, waiting) for each in found), f"no queues (prefix {shell.settings.prefix!r})")
-
-
-async def queue_names(
-    shell: Shell, queues: list[str] | None, match: str | None = None, *, scan: bool = False
-) -> list[str]:
-    """Return the names given, which must exist, else those of the settings, else all queues."""
-    for each in queues or ():
-        await check_exists(shell, each)
-    if queues or (shell.settings.queues and match is None and not scan):
-        return list(dict.fromkeys(queues or shell.settings.queues))
-    return await shell.operator.list_queues(match, scan=scan)
 
 
 def _row(queue: QueueSnapshot, waiting: list[str]) -> tuple[Any, ...]:
@@ -106,7 +82,7 @@ async def show(shell: Shell, queue: Queue) -> None:
 
     Of a broadcast: its messages and subscriptions.
     """
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     found = await shell.operator.get_queue_details(queue)
     shell.print_json(found)
     now, stats = found.queue, found.failures
@@ -171,33 +147,12 @@ def limit_text(limit: RateLimit | None) -> str:
     return "no limit" if limit is None else f"{limit.max:,} per {span(limit.duration)}"
 
 
-@command(app, "pause")
-async def pause(shell: Shell, queue: Queue) -> None:
-    """Start no more jobs. Active jobs keep running."""
-    await check_exists(shell, queue)
-    await shell.change(operate.actions.PauseQueue(queue=queue), f"pause queue {queue!r}", f"paused queue {queue!r}")
-
-
-@command(app, "resume")
-async def resume(shell: Shell, queue: Queue) -> None:
-    """Start jobs again."""
-    await check_exists(shell, queue)
-    await shell.change(operate.actions.ResumeQueue(queue=queue), f"resume queue {queue!r}", f"resumed queue {queue!r}")
-
-
-@command(app, "drain")
-async def drain(
-    shell: Shell,
-    queue: Queue,
-    delayed: Annotated[bool, typer.Option("--delayed", help="Delete delayed jobs too.")] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete the jobs that are ready to run. Active jobs are kept."""
-    await check_exists(shell, queue)
-    what = f"{{}} that have not started from queue {queue!r}"
-    action = operate.actions.DrainQueue(queue=queue, delayed=delayed)
-    await shell.change(action, f"delete {what}", f"deleted {what}", yes=yes, dry_run=dry_run)
+changes(app, "pause", "PauseQueue", "Start no more jobs. Active jobs keep running.")
+changes(app, "resume", "ResumeQueue", "Start jobs again.")
+changes(
+    app, "drain", "DrainQueue", "Delete the jobs that are ready to run. Active jobs are kept.", asks=True,
+    delayed=Annotated[bool, typer.Option("--delayed", help="Delete delayed jobs too.")],
+)  # fmt: skip
 
 
 @command(app, "clean")
@@ -224,13 +179,10 @@ async def clean(
     dry_run: DryRun = False,
 ) -> None:
     """Delete old jobs in a state."""
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     grace = 0 if older_than is None else span_of("--older-than", older_than)
-    what = f"{{}} from queue {queue!r}"
-    most = "up to " if grace else ""
     action = operate.actions.CleanQueue(queue=queue, state=state, grace=grace, limit=limit)
-    old = f" older than {span(grace)}" if grace else ""
-    await shell.change(action, f"delete {most}{what}{old}", f"deleted {what}", of=state, yes=yes, dry_run=dry_run)
+    await shell.change(action, yes=yes, dry_run=dry_run)
 
 
 @command(app, "check")
@@ -246,7 +198,7 @@ async def repair(shell: Shell, queue: Queue, dry_run: DryRun = False) -> None:
 
 
 async def _check(shell: Shell, queue: str, *, repair: bool) -> None:
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     with shell.working(f"checking queue {queue!r}"):
         report = await operate.actions.check_queue(shell.operator, queue, repair=repair)
     shell.print_json({"ok": report.ok, "report": report})
@@ -258,19 +210,10 @@ async def _check(shell: Shell, queue: str, *, repair: bool) -> None:
         shell.stop(ExitCode.FAILED)
 
 
-@command(app, "obliterate")
-async def obliterate(
-    shell: Shell,
-    queue: Queue,
-    force: Annotated[bool, typer.Option("--force", help="Also if jobs are active.")] = False,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete a queue with all its jobs, schedules and settings."""
-    await check_exists(shell, queue)
-    action = operate.actions.ObliterateQueue(queue=queue, force=force)
-    what, done = f"delete queue {queue!r} with {{}}", f"deleted queue {queue!r} with {{}}"
-    await shell.change(action, what, done, yes=yes, dry_run=dry_run)
+changes(
+    app, "obliterate", "ObliterateQueue", "Delete a queue with all its jobs, schedules and settings.", asks=True,
+    force=Annotated[bool, typer.Option("--force", help="Also if jobs are active.")],
+)  # fmt: skip
 
 
 @command(app, "limits")
@@ -284,7 +227,7 @@ async def limits(
     ] = None,
 ) -> None:
     """Show the limits of a queue, or set them."""
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     wide = concurrency_of(concurrency)
     window = None if rate is None else limit_of(rate)
     if ttl is not None and wide is None and window is None:
@@ -301,7 +244,7 @@ async def limits(
 @command(app, "partitions")
 async def partitions(shell: Shell, queue: Queue) -> None:
     """Show the number of partitions of a queue."""
-    await reject_broadcast(shell, queue, "its messages are not divided into partitions")
+    await shell.reject_broadcast(queue, "its messages are not divided into partitions")
     opened = await shell.operator.queue(queue)
     found = await opened.settings.get_partitions()
     shell.print_json(found)
@@ -319,7 +262,7 @@ async def metrics(
     ] = None,
 ) -> None:
     """Show counts and percentiles of waiting and running times by job name, or set how long they are recorded."""
-    await reject_broadcast(shell, queue, operate.actions.NO_NAMES.format(queue=queue))
+    await shell.reject_broadcast(queue, operate.actions.NO_NAMES.format(queue=queue))
     if keep is not None:
         minutes = 0 if keep == "off" else max(1, span_of("--keep", keep) // 60_000)
         await operate.actions.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=minutes))
@@ -371,7 +314,7 @@ groups_app = group("group", "Ordering groups and their limits.")
 @command(groups_app, "ls")
 async def group_ls(shell: Shell, queue: Queue, limit: Limit = 100) -> None:
     """List the ordering groups and fair keys of a queue that have waiting jobs."""
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     groups: dict[str, GroupSummary] = {}
     cursor = ""
     while len(groups) <= limit:
@@ -441,7 +384,7 @@ async def fair(
     ] = None,
 ) -> None:
     """Show or set the limits of a fair key, or of each fair key."""
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     if any(given is not None for given in (weight, concurrency, rate, max_backlog)):
         action = operate.actions.SetFairKeyLimits(
             queue=queue, key=key, weight=weight, concurrency=concurrency_of(concurrency),

@@ -9,8 +9,7 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of, value_of
 from glidemq_py.cli.arguments import Queue, Queues, complete_schedule
-from glidemq_py.cli.commands.queues import check_exists, queue_names
-from glidemq_py.cli.shell import DryRun, Shell, Yes, age, clock, command, group, json_line
+from glidemq_py.cli.shell import Shell, age, changes, clock, command, group, json_line
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = ["app"]
@@ -38,7 +37,7 @@ _SchedulesLimit = Annotated[
 @command(app, "ls")
 async def ls(shell: Shell, queues: Queues = None, after: _After = None, limit: _SchedulesLimit = 1_000) -> None:
     """List the schedules of queues."""
-    names = await queue_names(shell, queues)
+    names = await shell.queue_names(queues)
     if after is not None:
         names = [name for name in names if name > after]
     found: list[operate.snapshots.ScheduleSnapshot] = []
@@ -77,7 +76,7 @@ async def show(shell: Shell, queue: Queue, name: _Name) -> None:
     """Show a schedule with its next due times."""
     found = await shell.operator.get_schedule(queue, name)
     if found is None:
-        await check_exists(shell, queue)
+        await shell.check_exists(queue)
         shell.missing(f"queue {queue!r} has no schedule {name!r}")
     shell.print_json(found)
     shell.facts([
@@ -139,12 +138,10 @@ async def add(
         shell.say(f"schedule {name!r} of queue {queue!r}: {found.when}, {due}")
 
 
-@command(app, "pause")
-async def pause(shell: Shell, queue: Queue, name: _Name) -> None:
-    """Add no jobs of a schedule until it is resumed. Jobs it has added are kept."""
-    await check_exists(shell, queue)
-    what = f"schedule {name!r} of queue {queue!r}"
-    await shell.change(operate.actions.PauseSchedule(queue=queue, name=name), f"pause {what}", f"paused {what}")
+changes(
+    app, "pause", "PauseSchedule", "Add no jobs of a schedule until it is resumed. Jobs it has added are kept.",
+    name=_Name,
+)  # fmt: skip
 
 
 @command(app, "resume")
@@ -162,27 +159,11 @@ async def resume(
     ] = None,
 ) -> None:
     """Add the jobs of a paused schedule again, from its next due time on."""
-    await check_exists(shell, queue)
-    what = f"schedule {name!r} of queue {queue!r}"
-    action = operate.actions.ResumeSchedule(queue=queue, name=name, catch_up=catch_up)
-    await shell.change(action, f"resume {what}", f"resumed {what}")
+    await shell.check_exists(queue)
+    await shell.change(operate.actions.ResumeSchedule(queue=queue, name=name, catch_up=catch_up))
     found = await shell.operator.get_schedule(queue, name)
     shell.say("no due time was left: it is deleted" if found is None else f"next run: {clock(found.next_run)}")
 
 
-@command(app, "run")
-async def run(shell: Shell, queue: Queue, name: _Name) -> None:
-    """Add the job of a schedule now. Its due times do not change."""
-    await check_exists(shell, queue)
-    action = operate.actions.RunSchedule(queue=queue, name=name)
-    what = f"the job of schedule {name!r} to queue {queue!r}"
-    await shell.change(action, f"add {what}", f"added {what}")
-
-
-@command(app, "rm")
-async def rm(shell: Shell, queue: Queue, name: _Name, yes: Yes = False, dry_run: DryRun = False) -> None:
-    """Delete a schedule. Jobs it has added are kept."""
-    await check_exists(shell, queue)
-    what = f"schedule {name!r} of queue {queue!r}"
-    action = operate.actions.RemoveSchedule(queue=queue, name=name)
-    await shell.change(action, f"delete {what}", f"deleted {what}", yes=yes, dry_run=dry_run)
+changes(app, "run", "RunSchedule", "Add the job of a schedule now. Its due times do not change.", name=_Name)
+changes(app, "rm", "RemoveSchedule", "Delete a schedule. Jobs it has added are kept.", asks=True, name=_Name)

@@ -10,7 +10,6 @@ import typer
 from glidemq_py import _operate as operate
 from glidemq_py._operate.parsing import span_of
 from glidemq_py.cli.arguments import Queue, Queues, complete_worker
-from glidemq_py.cli.commands.queues import check_exists, queue_names
 from glidemq_py.cli.shell import Shell, age, command, group, size_text, span
 from glidemq_py.errors import WorkerNotFoundError
 
@@ -28,7 +27,7 @@ async def ls(shell: Shell, queues: Queues = None) -> None:
     """List the live workers of queues."""
     found = {
         each.name: await shell.operator.get_workers(each.name)
-        for each in await shell.operator.get_queues(await queue_names(shell, queues))
+        for each in await shell.operator.get_queues(await shell.queue_names(queues))
         if each.workers
     }
     shell.print_json([{"queue": name, "worker": each} for name, workers in found.items() for each in workers])
@@ -75,7 +74,7 @@ _Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How lo
 async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
     """Print the ids of the workers that answer; exit code 1 if a worker does not, or there is none."""
     wait = span_of("--timeout", timeout)
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     workers = (await shell.operator.queue(queue)).workers
     answered = await _of_worker(shell, queue, worker, workers.ping(worker, timeout=wait))
     listed = [worker] if worker else [each.id for each in await shell.operator.get_workers(queue)]
@@ -93,7 +92,7 @@ async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Tim
 async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
     """List the running jobs of workers, as the workers report them."""
     wait = span_of("--timeout", timeout)
-    await check_exists(shell, queue)
+    await shell.check_exists(queue)
     found = await _of_worker(shell, queue, worker, shell.operator.inspect_workers(queue, worker, timeout=wait))
     shell.print_json([
         {
