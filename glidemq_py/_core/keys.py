@@ -56,37 +56,6 @@ class QueueKeys:
         GlideMQValidationError: `prefix` or `name` is invalid.
     """
 
-    __slots__ = (
-        "backup_lock",
-        "base",
-        "completed",
-        "dedup",
-        "deleted_layout",
-        "events",
-        "failed",
-        "id",
-        "job_prefix",
-        "lifo",
-        "list_active",
-        "log_prefix",
-        "meta",
-        "name",
-        "ordering",
-        "prefix",
-        "priority",
-        "rate",
-        "ratelimited",
-        "scheduled",
-        "scheduler_lock",
-        "schedulers",
-        "stem",
-        "stream",
-        "suspended",
-        "sweep_lock",
-        "wake",
-        "wake_channels",
-    )
-
     def __init__(self, prefix: str, name: str) -> None:
         self.prefix: Final = validate_prefix(prefix)
         self.name: Final = validate_queue_name(name)

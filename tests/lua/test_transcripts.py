@@ -24,7 +24,7 @@ from tests.server.gateway.script import Case, look_up
 from tests.server.player import Player, Request, cases_of, play
 from tools.generate_rows import CALLS
 
-FUNCTIONS = {each.function: each for each in CALLS}
+FUNCTIONS = {each.function: each.call for each in CALLS}
 MINUTE = START - START % 60_000
 
 

@@ -170,7 +170,7 @@ def listed(line: str) -> tuple[str, Decoder]:
 LINES = (ROOT / "tests/unit/decoders.txt").read_text(encoding="utf-8").splitlines()
 DECODERS = dict(listed(line) for line in LINES if re.match(r"\S+ <- ", line)) | {
     # Replies of our functions.
-    f"call {each.function}": Decoder(Call(each.function, "k", (), each.read).read, "PACKED")
+    f"call {each.function}": Decoder(Call(each.function, "k", (), each.call.read).read, "PACKED")
     for each in CALLS
 }
 ELSEWHERE = {line for line in LINES if re.fullmatch(r"[\w.]+:[\w.]+", line)}

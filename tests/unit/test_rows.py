@@ -15,7 +15,7 @@ import pytest
 
 from glidemq_py._core.calls import Argument, Flag, Packed, call
 from tests.inside import Variant, adding, assemble, declared, pack, run, working
-from tools.generate_rows import CALLS, ROWS, rendered
+from tools.generate_rows import CALLS, ROWS, Layout, rendered
 
 ROOT = Path(__file__).parents[2]
 LUA = ROOT / "lua"
@@ -88,7 +88,7 @@ def test_lua_keeps_no_positions_of_its_own():
 def test_lua_uses_declared_names_only():
     known: dict[str, dict[str, Any]] = {
         "rows": ROWS, "new": ROWS, "calls": {call.function: () for call in CALLS},
-             "replies": {call.function: call.reply for call in CALLS if call.hot}}  # fmt: skip
+             "replies": {call.function: call.reply for call in CALLS if call.call.hot}}  # fmt: skip
     for place, code in lua_lines():
         for table, name in re.findall(r"\bG\.(rows|new|calls|replies)\.(\w+)", code):
             assert name in known[table], f"{place}: G.{table}.{name}"
@@ -136,7 +136,7 @@ def test_lua_builds_replies_completely():
         replies = {
             call.function: set(call.reply)
             for call in CALLS
-            if call.function in exported and call.reply and not call.hot
+            if call.function in exported and call.reply and not call.call.hot
         }
         found = set[str]()
         for _, names in tables(text, r"\breturn( )\{"):
@@ -252,14 +252,16 @@ def test_a_signature_is_the_layout_of_its_call():
     assert (made.function, made.key, made.repeatable) == ("declared_for_a_test", "{q}:meta", True)
     assert made.args == (pack([[["i", ["v"]]], 1, False]), "", "5")
     assert made.read(pack((1, [("i", ["v"])], 4))) == Reply(1, [Two("i", ["v"])], working.AttemptStatus.RETRYING)
-    assert (example.request, example.args, example.reply) == (
+    layout = Layout(example)
+    assert (layout.request, layout.args, layout.reply) == (
         ("rows", "quiet", "name"),
         ("mark", "n"),
         tuple(Reply.__annotations__),
     )
     other = packed_example("{q}:meta", ["a"])
     assert (other.args, other.read((1, 2)), other.repeatable) == ((pack(["a"]),), [1, 2], False)
-    assert (packed_example.packed, packed_example.packed_list) == ("ids", False)
+    layout = Layout(packed_example)
+    assert (layout.packed, layout.packed_list) == ("ids", False)
     with pytest.raises(TypeError, match="'declared_for_a_test' is declared twice"):
         call("declared_for_a_test")(lambda: None)
     with pytest.raises(TypeError, match="missing"):
@@ -278,7 +280,7 @@ def test_calls_that_only_read_are_repeatable():
     readers = {
         name for text in sources for name in re.findall(r"^G\.export\('(\w+)', { 'no-writes' }", text, re.MULTILINE)
     }
-    assert {each.function for each in CALLS if each.function in readers and not each.repeatable} == set()
+    assert {each.function for each in CALLS if each.function in readers and not each.call.repeatable} == set()
 
 
 REPLIES = {"call", "command", "unpack", "decode"}

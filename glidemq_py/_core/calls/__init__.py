@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache, partial
 from typing import Annotated, Any, Final, Generic, ParamSpec, Self, TypeVar, cast, get_args, get_origin
@@ -178,11 +179,14 @@ DECLARED: Final[dict[str, Declaration[..., Any]]] = {}
 """The declarations that have been imported, by the name of their function."""
 
 
+@dataclass(eq=False)
 class Declaration(Generic[P, T]):
     """A function of the library: called with a key and its arguments, it returns the `Call`.
 
     Attributes:
         function: Name of the function.
+        signature: The layout of the call.
+        given_reader: Converts the reply, if its type does not say how.
         repeatable: See `Call.repeatable`.
         has_queue: True if the key is the meta key of a queue.
         raw: True if the reply is an array of the server's protocol instead of packed bytes.
@@ -190,26 +194,22 @@ class Declaration(Generic[P, T]):
             tables of named fields are too slow.
     """
 
-    def __init__(
-        self, function: str, signature: Callable[P, T], read: Callable[[Any], T] | None,
-        *, repeatable: bool, has_queue: bool, raw: bool, hot: bool,
-    ) -> None:  # fmt: skip
-        self.function = function
-        self.repeatable = repeatable
-        self.has_queue = has_queue
-        self.raw = raw
-        self.hot = hot
-        self._signature = signature
-        self._read = read
+    function: str
+    signature: Callable[P, T]
+    given_reader: Callable[[Any], T] | None
+    repeatable: bool
+    has_queue: bool
+    raw: bool
+    hot: bool
 
     @cached_property
     def _hints(self) -> dict[str, Any]:
-        return hints_of(self._signature, include_extras=True)
+        return hints_of(self.signature, include_extras=True)
 
     @cached_property
     def _arguments(self) -> Callable[..., tuple[Any, ...]]:
         """The class of the arguments in their order, made at first use: 0.2 ms."""
-        parameters = inspect.signature(self._signature).parameters.values()
+        parameters = inspect.signature(self.signature).parameters.values()
         given = [each.default for each in parameters if each.default is not inspect.Parameter.empty]
         arguments: Callable[..., tuple[Any, ...]] = _namedtuple(
             self.function, [each.name for each in parameters], rename=True, defaults=given
@@ -217,47 +217,17 @@ class Declaration(Generic[P, T]):
         return arguments
 
     @cached_property
-    def _kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> tuple[str, ...]:
         """How each argument is sent, in their order: flag, argument, packed, or "" for a field."""
-        kinds = (self._hints[name] for name in inspect.signature(self._signature).parameters)
+        kinds = (self._hints[name] for name in inspect.signature(self.signature).parameters)
         return tuple(getattr(kind, "__metadata__", ("",))[0] for kind in kinds)
 
     @cached_property
     def _has_fields_only(self) -> bool:
-        return not any(self._kinds)
-
-    def names(self, *kinds: str) -> tuple[str, ...]:
-        """Return the names of the arguments that are sent in these ways."""
-        names = inspect.signature(self._signature).parameters
-        return tuple(name.rstrip("_") for name, kind in zip(names, self._kinds, strict=True) if kind in kinds)
-
-    @property
-    def request(self) -> tuple[str, ...]:
-        """Names of the packed fields."""
-        return self.names("", _FLAG)
-
-    @property
-    def packed(self) -> str:
-        """Name of the packed value that is no array of fields; "" if there is none."""
-        return "".join(self.names(_PACKED))
-
-    @property
-    def args(self) -> tuple[str, ...]:
-        """Names of the arguments that are not packed."""
-        return self.names(_ARGUMENT)
-
-    @property
-    def reply(self) -> tuple[str, ...]:
-        """Names of the fields of the reply; empty if it is a single value or a list."""
-        return cast("tuple[str, ...]", getattr(self._result, "_fields", ()))
-
-    @property
-    def packed_list(self) -> bool:
-        """True if the reply is a packed list."""
-        return get_origin(self._result) is list and not self.raw
+        return not any(self.kinds)
 
     @cached_property
-    def _result(self) -> Any:
+    def result(self) -> Any:
         """The type of the reply, if there is one."""
         kind = self._hints["return"]
         found = [each for each in get_args(kind) if each is not type(None)] if type(None) in get_args(kind) else [kind]
@@ -266,7 +236,7 @@ class Declaration(Generic[P, T]):
     @cached_property
     def read(self) -> Callable[[Any], T]:
         """The function that converts the reply."""
-        return self._read or _reader(self._result, self.raw)
+        return self.given_reader or _reader(self.result, self.raw)
 
     def __call__(self, key: str, /, *args: P.args, **options: P.kwargs) -> Call[T]:
         """Return the call."""
@@ -274,7 +244,7 @@ class Declaration(Generic[P, T]):
         sent: list[bytes | str] = []
         if not self._has_fields_only:
             values, fields = fields, list[Any]()
-            for value, kind in zip(values, self._kinds, strict=True):
+            for value, kind in zip(values, self.kinds, strict=True):
                 if not kind:
                     fields.append(value)
                 elif kind == _ARGUMENT:
@@ -313,7 +283,7 @@ def call(
     """
 
     def declare(signature: Callable[P, T]) -> Declaration[P, T]:
-        made = Declaration(function, signature, read, repeatable=repeatable, has_queue=has_queue, raw=raw, hot=hot)
+        made = Declaration(function, signature, read, repeatable, has_queue, raw, hot)
         if DECLARED.setdefault(function, made) is not made:
             raise TypeError(f"the call {function!r} is declared twice")
         return made
