@@ -114,10 +114,11 @@ from glidemq_py._web.serving import server_config
 from glidemq_py._worker import (
     base_worker,
     broadcasts,
-    components,
+    closing,
     failure_log,
     fetch_calls,
     heartbeat,
+    lane,
     lanes,
     listeners,
     opening,
@@ -275,23 +276,25 @@ def set_transport(owner: Any, transport: Any) -> Any:
 
 
 def opened(worker: BaseWorker) -> Any:
-    """Return what a started worker has opened: its fetching, heartbeat and background tasks, or its lanes."""
-    found = worker._life.parts
+    """Return the lanes of a started worker."""
+    found = worker._life.lanes
     assert found is not None
     return found
 
 
+def lane_of(worker: BaseWorker) -> Any:
+    """Return the first lane of a started worker: its fetching, wake-ups, runner, heartbeats and tasks."""
+    return opened(worker).lanes[0]
+
+
 def fetching_of(worker: BaseWorker) -> Any:
     """Return the fetching of a started worker of one queue."""
-    fetching = worker._fetching
-    assert fetching is not None
-    return fetching
+    return lane_of(worker).fetching
 
 
 async def die(worker: BaseWorker):
     """End the heartbeats of a worker: others consider it dead."""
-    found = opened(worker)
-    for each in getattr(found, "lanes", (found,)):
+    for each in opened(worker).lanes:
         if each.background is not None:
             await each.background.heartbeat.close()
 

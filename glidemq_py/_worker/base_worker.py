@@ -20,12 +20,8 @@ from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.many_queues import parse_queues
 from glidemq_py._job.job import Job
 from glidemq_py._job.run import Run
-from glidemq_py._partitions.link import QueueLink
-from glidemq_py._worker.components import is_drained
-from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.handlers import Route, Routes
 from glidemq_py._worker.heartbeat import CommandRunner
-from glidemq_py._worker.lanes import Lanes, LanesFetching
 from glidemq_py._worker.lifecycle import Lifecycle
 from glidemq_py._worker.listeners import Listeners, WorkerEvent
 from glidemq_py._worker.opening import ServedQueue, WorkerComponents, check_lifespan, consumer_name
@@ -91,7 +87,7 @@ class BaseWorker(AsyncOnly):
         """Let a closed worker start again."""
         self.consumer = consumer_name()
         self._control = CommandRunner(self)
-        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue, self._renamed)
+        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
 
     _job_type: type[Any] = Job
     """Class of the jobs that handlers are called with."""
@@ -134,7 +130,7 @@ class BaseWorker(AsyncOnly):
             GlideMQValidationError: If a value is invalid. Nothing is changed.
             GlideMQError: If the worker was started or closed, or its `queue` is already in use.
         """
-        if self._life.parts is not None or self._life.is_closing or self._queue is not None:
+        if self._life.lanes is not None or self._life.is_closing or self._queue is not None:
             raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
         if connection is not None:
             check_connection(connection)
@@ -148,13 +144,9 @@ class BaseWorker(AsyncOnly):
     # -- lifecycle ----------------------------------------------------------------------------------------
 
     @property
-    def _fetching(self) -> FetchLoop | LanesFetching | None:
-        return None if self._life.parts is None else self._life.parts.fetching
-
-    @property
     def is_running(self) -> bool:
         """True between `start` and `close`."""
-        return self._life.parts is not None and not self._life.is_closing
+        return self._life.lanes is not None and not self._life.is_closing
 
     @property
     def is_paused(self) -> bool:
@@ -172,7 +164,7 @@ class BaseWorker(AsyncOnly):
 
         An idle worker calls the server about once per second.
         """
-        return 0.0 if self._fetching is None else self._fetching.unresponsive_seconds
+        return 0.0 if self._life.lanes is None else self._life.lanes.unresponsive_seconds
 
     @property
     def active_count(self) -> int:
@@ -187,7 +179,7 @@ class BaseWorker(AsyncOnly):
     @property
     def _runs(self) -> Sequence[Run]:
         """The running jobs."""
-        return () if self._life.parts is None else list(self._life.parts.runner.running)
+        return () if self._life.lanes is None else self._life.lanes.running
 
     async def start(self) -> None:
         """Connect and start fetching jobs.
@@ -210,19 +202,13 @@ class BaseWorker(AsyncOnly):
             keys=self._keys, connection=self._connection, queue_options=self._queue_options, options=self.options,
             routes=self._routes(), consumer=self.consumer, listeners=self._listeners,
             lifespan=None if self._lifespan is None else partial(self._lifespan, self), sandbox=self._sandbox,
-            control=self._control, several=self._served_queues(), weighted=self._selection.weighted,
+            control=self._control, queues=self._served_queues(), weighted=self._selection.weighted,
         )  # fmt: skip
 
     def _served_queues(self) -> tuple[ServedQueue, ...]:
-        """Return the queues of a worker that serves several; empty for a single one."""
-        names, weights, _, several = self._selection
-        options = self._queue_options
-        if not several:
-            return ()
-        return tuple(
-            ServedQueue(QueueKeys(options.prefix, name), options, weight)
-            for name, weight in zip(names, weights, strict=True)
-        )
+        options, (names, weights, *_) = self._queue_options, self._selection
+        keys = [self._keys] if len(names) == 1 else [QueueKeys(options.prefix, name) for name in names]
+        return tuple(ServedQueue(each, options, weight) for each, weight in zip(keys, weights, strict=True))
 
     def _routes(self) -> Routes:
         """Return the handlers of job names. Raises GlideMQValidationError if there is none."""
@@ -315,14 +301,12 @@ class BaseWorker(AsyncOnly):
             GlideMQError: If the worker was not started, or has a batch handler or a sandbox.
         """
         wanted = check_int("concurrency", concurrency, 1, MAX_CONCURRENCY)
-        parts = self._life.parts
-        if parts is None:
+        if self._life.lanes is None:
             raise self._not_started()
         if self.options.batch is not None or self._sandbox is not None:
             raise GlideMQError(f"{self!r} has a batch handler or a sandbox; restart it with another concurrency")
         self._concurrency = wanted
-        parts.runner.resize(wanted)
-        parts.fetching.resize(wanted)
+        self._life.lanes.resize(wanted)
 
     def cancel_job(self, job_id: str, queue: str | None = None) -> bool:
         """Cancel a job that this worker runs. `Queue.revoke` cancels a job of any worker.
@@ -344,10 +328,7 @@ class BaseWorker(AsyncOnly):
         """
         if queue is not None and queue not in self.queue_names:
             raise GlideMQValidationError("queue", queue, f"must be a queue of {self!r}")
-        parts = self._life.parts
-        if parts is None:
-            return False
-        return parts.runner.cancel(str(job_id), queue)
+        return self._life.lanes is not None and self._life.lanes.cancel(str(job_id), queue)
 
     def rate_limit(self, duration: Milliseconds) -> None:
         """Stop fetching jobs for ``duration``; a longer pause that is already in effect is kept.
@@ -360,9 +341,9 @@ class BaseWorker(AsyncOnly):
             GlideMQError: If the worker was not started.
         """
         ms = to_ms("duration", duration)
-        if self._fetching is None:
+        if self._life.lanes is None:
             raise self._not_started()
-        self._fetching.rate_limit(ms)
+        self._life.lanes.rate_limit(ms)
 
     async def drain(self) -> None:
         """Run until the queue has no waiting, parked, delayed, prioritized or active jobs, then close.
@@ -370,22 +351,17 @@ class BaseWorker(AsyncOnly):
         Raises:
             GlideMQError: If the worker was not started.
         """
-        if self._life.parts is None:
+        lanes = self._life.lanes
+        if lanes is None:
             raise self._not_started()
-        parts = self._life.parts
         while not self._life.is_closing:
-            drained = parts.is_drained() if isinstance(parts, Lanes) else self._is_drained(parts.link)
-            if await drained and all(run.attempt.ended for run in self._runs):
+            if await lanes.is_drained() and all(run.attempt.ended for run in self._runs):
                 break
             await asyncio.sleep(_POLL_S)
         await self.close()
 
     def _not_started(self) -> GlideMQError:
         return GlideMQError(f"{self!r} was not started; use 'async with', or await its start() first")
-
-    async def _is_drained(self, link: QueueLink) -> bool:
-        """Return True if the queue has no waiting, active, delayed or parked jobs."""
-        return await is_drained(link)
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
         """Stop fetching jobs, wait for the running ones, report their results and disconnect. Idempotent.
@@ -407,9 +383,6 @@ class BaseWorker(AsyncOnly):
             GlideMQError: If called by one of the worker's own handlers, which it would have to wait for.
         """
         await self._life.close(None if timeout is None else to_ms("timeout", timeout) / 1000, force=force)
-
-    def _renamed(self, consumer: str) -> None:
-        self.consumer = consumer
 
     async def _close_queue(self) -> None:
         if self._queue is not None:

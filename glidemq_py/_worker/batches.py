@@ -7,8 +7,6 @@ is stopped when the attempts of all jobs of its batch have ended.
 
 The partitions of a queue have a runner each and fill the same batches: a runner adds the jobs of its partition to the
 collector, which calls the handler, and reports their results to that partition.
-
-`PooledSlots` are the slots of batches whose jobs come from several queues, which share a pool of slots.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import inspect
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from itertools import islice
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from glidemq_py._client.runtime import wait_for_event
 from glidemq_py._core.logs import get_logger
@@ -47,18 +45,6 @@ _log = get_logger(__name__)
 
 _RELEASED: Final[Any] = object()
 """In place of the result of a job that is released."""
-
-
-class BatchSlots(Protocol):
-    """The slots of a worker that runs batches."""
-
-    def withhold(self, slots: int) -> None:
-        """Take ``slots`` out of use; a negative number returns them."""
-        ...
-
-    async def caught_up(self, patient: bool) -> None:
-        """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready."""
-        ...
 
 
 class _Batch:
@@ -405,8 +391,8 @@ def _failure_in(result: Any, job: Job[Any, Any]) -> BaseException | None:
     return result
 
 
-class PooledSlots:
-    """The slots of a pool, as those of a `BatchCollector`; see `BatchSlots`.
+class BatchSlots:
+    """The slots of a worker that runs batches.
 
     Args:
         pool: The slots.
@@ -417,13 +403,16 @@ class PooledSlots:
         self._loop = asyncio.get_running_loop()
 
     def withhold(self, slots: int) -> None:
-        """See `BatchSlots`."""
-        self._pool.free -= slots
+        """Take ``slots`` out of use; a negative number returns them."""
+        self._pool.withhold(slots)
         if slots < 0:
             self._loop.call_soon(self._pool.pump)
 
     async def caught_up(self, patient: bool) -> None:
-        """See `BatchSlots`. A queue whose server is slow, or does not reply, is not waited for."""
+        """Wait until no call in flight may fetch jobs and, if ``patient``, until no job is ready.
+
+        One of several queues, or parts, whose server is slow, or does not reply, is not waited for.
+        """
         pool, changed = self._pool, asyncio.Event()
         pool.changed = changed.set
         try:
@@ -434,9 +423,12 @@ class PooledSlots:
             pool.changed = None
 
     def _is_behind(self, patient: bool) -> bool:
-        earliest = self._loop.time() - self._pool.late_s
-        for each in self._pool.ready:
+        pool = self._pool
+        earliest = self._loop.time() - pool.late_s if pool.is_shared else 0.0
+        for each in pool.ready:
             since = each.unanswered_since
-            if (since is None or since >= earliest) and (each.requested_slots or (patient and each.will_request)):
+            if since is not None and since < earliest:
+                continue
+            if each.requested_slots or (patient and pool.free > 0 and each.may_request):
                 return True
         return False

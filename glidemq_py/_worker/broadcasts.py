@@ -170,6 +170,13 @@ class SubscriptionSource(QueueSource):
             options.max_stalled_count, self._quiet, cursor, self._subscription, options.stalled_grace,
         )  # fmt: skip
 
+    async def is_drained(self, link: QueueLink) -> bool:
+        """Return True if no message is waiting, active or delayed in the subscription."""
+        if await link.command("ZCARD", link.keys.scheduled):
+            return False
+        mine = [each for each in await get_subscriptions(link) if each.name == self._subscription]
+        return all(each.waiting == 0 and not each.active and not each.released for each in mine)
+
     def wake_command(self) -> tuple[str, ...]:
         """Return a blocking read that starts after the entries covered by the last reply, so that none is missed."""
         return (
@@ -273,12 +280,6 @@ class BroadcastWorker(BaseWorker, Generic[ContextT]):
     async def drain(self) -> None:
         """Process messages until none is waiting, active or delayed in the subscription, then close."""
         await super().drain()
-
-    async def _is_drained(self, link: QueueLink) -> bool:
-        if await link.command("ZCARD", link.keys.scheduled):
-            return False
-        mine = [each for each in await get_subscriptions(link) if each.name == self.subscription]
-        return all(each.waiting == 0 and not each.active and not each.released for each in mine)
 
     def __repr__(self) -> str:
         return f"<BroadcastWorker for subscription {self.subscription!r} of {self.queue_name!r}>"

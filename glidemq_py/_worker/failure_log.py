@@ -21,7 +21,7 @@ from glidemq_py._core.calls.working import Failed, Finished
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._job.attempt import message_of, received_traceback
 from glidemq_py._job.run import FinishedAttempt, Run
-from glidemq_py._partitions.layout import Partition
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.options import FailureLogOptions
 from glidemq_py.errors import STALLED_OUT, JobRevokedError, JobSignal, UnrecoverableError, readable_reason
 
@@ -76,20 +76,18 @@ class FailureLog:
     A job that succeeds costs nothing. A failure that is only counted costs a dictionary lookup.
 
     Args:
-        source: The queue or subscription, as log lines name it.
-        queue: Name of the queue.
+        link: The queue, or the part whose jobs are logged, under the ids that they have in the whole queue.
         worker_id: Consumer name of the worker.
         options: Options of the log; None disables it.
-        partition: The partition whose jobs are logged, under the ids that they have in the whole queue.
+        source: What log lines name in place of the queue.
     """
 
     def __init__(
-        self, *, source: str, queue: str, worker_id: str, options: FailureLogOptions | None,
-        partition: Partition | None = None,
+        self, link: QueueLink, *, worker_id: str, options: FailureLogOptions | None, source: str = ""
     ) -> None:  # fmt: skip
-        self._source = source
-        self._partition = partition
-        self._queue = queue
+        self._link = link
+        self._queue = link.queue_name
+        self._source = source or f"queue {link.queue_name!r}"
         self._worker_id = worker_id
         self._options = options
         self._loop = asyncio.get_running_loop()
@@ -226,7 +224,7 @@ class FailureLog:
     # -- records --------------------------------------------------------------------------------------------
 
     def _id_of(self, stored_id: str) -> str:
-        return stored_id if self._partition is None or not stored_id else self._partition.id_of(stored_id)
+        return stored_id and self._link.shown_id(stored_id)
 
     def _write_id(self, outcome: str, template: str, stored_id: str) -> None:
         job_id = self._id_of(stored_id)

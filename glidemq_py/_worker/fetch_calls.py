@@ -14,7 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from glidemq_py._core.calls import Call, working
+from glidemq_py._core.calls import Call, administration, working
 from glidemq_py._core.calls.working import ExchangeReply, HeartbeatReply, ReattachReply, RecoverStalledReply
 from glidemq_py._core.keys import CONSUMER_GROUP, QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
@@ -118,6 +118,7 @@ EngineCall = Exchange | Invalidate | Reattach
 """A call whose reply or failure the engine awaits."""
 
 
+_PAGE: Final = 100
 _WAKE_GROUP = "wakers"
 _WAKE_CONSUMER = "w"
 BLOCK_MS = 850
@@ -155,8 +156,8 @@ class QueueSource:
         turns = options.fair_key_preference
         self.recent_keys = RecentKeys(turns, options.slots) if turns else None
         """Fair keys that the worker prefers."""
-        self.label = f"queue {keys.name!r}"
-        """First words of log lines."""
+        self.label = ""
+        """What log lines name in place of the queue."""
 
     async def open(self, link: QueueLink) -> None:
         """Prepare the server; called before the first fetch."""
@@ -194,6 +195,15 @@ class QueueSource:
             options.max_stalled_count, self._quiet, cursor, options.stalled_grace,
         )  # fmt: skip
 
+    async def is_drained(self, link: QueueLink) -> bool:
+        """Return True if no job is waiting, active, delayed or prioritized, or parked in a rate limited group."""
+        counts = await link.call(administration.counts)
+        waiting, active, delayed, prioritized, *_, parked, _band, _below_normal = counts
+        if waiting or active or delayed or prioritized:
+            return False
+        # Parked jobs of a group that is not rate limited wait for a job in another state, such as suspended.
+        return not parked or not await _limited_groups_wait(link)
+
     def leave(self) -> Call[Any]:
         """See `working.leave`."""
         return working.leave(self._meta, self._consumer, self._subscription or CONSUMER_GROUP)
@@ -206,8 +216,18 @@ class QueueSource:
         )  # fmt: skip
 
 
+async def _limited_groups_wait(link: QueueLink) -> bool:
+    first = 0
+    while groups := await link.command("ZRANGE", link.keys.ratelimited, str(first), str(first + _PAGE - 1)):
+        for group in groups:
+            if await link.command("ZCARD", link.keys.group_queue(group.decode("utf-8", "surrogateescape"))):
+                return True
+        first += _PAGE
+    return False
+
+
 class Throttle:
-    """The limits, and the pause of a worker that has reached one. The partitions of a queue have one together.
+    """The limits of a worker on a queue, and its pause when it has reached one. All parts of the queue share one.
 
     Args:
         tokens: Maximum number of tokens per window.
@@ -219,6 +239,8 @@ class Throttle:
         """True during a pause: no job may be fetched."""
         self.until = 0.0
         """End of the pause."""
+        self.waiting: list[Callable[[], None]] = []
+        """To be called after each pause."""
         self._window = -1
         self._used = 0
         self._ahead = 0.0

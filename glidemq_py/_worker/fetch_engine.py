@@ -9,6 +9,8 @@ Results that arrive while a call is in flight are reported by the next one, whic
 there are free slots. With many slots two calls may be in flight, each for half of them. There is no polling: after a
 call has found no more ready jobs, the next one is made at a wake-up (`wake`) or at a due time (`wake_at`).
 
+The lanes of a worker have an engine each, which share its slots: the pool decides how many jobs a call may request.
+
 A failed call may have reported results and fetched jobs. So the engine then makes no exchange calls until it has, after
 a pause, reported the results again, invalidated the pipelined call and found the jobs of lost replies (`Step`).
 """
@@ -16,7 +18,7 @@ a pause, reported the results again, invalidated the pipelined call and found th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -35,8 +37,8 @@ from glidemq_py._worker.fetch_calls import (
 
 if TYPE_CHECKING:
     from glidemq_py._core.calls.working import Held
-    from glidemq_py._core.limits import TokenLimiter
     from glidemq_py._job.run import FinishedAttempt, Run
+    from glidemq_py._worker.slot_pool import SlotPool
 
 TWO_CALLS_FROM: Final = 6
 """Minimum number of slots for two calls in flight."""
@@ -46,56 +48,68 @@ _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 5.0
 
 
 class FetchEngine:
-    """The state of one worker's fetching and reporting.
+    """The state of fetching and reporting of one lane: a queue, or a part of one.
 
     Args:
-        slots: Maximum number of running jobs.
+        pool: The slots of the worker.
         now: The time.
         random: Returns a number from 0 to 1, for the length of pauses.
+        throttle: The limits of the worker on this queue.
+        position: Position of the lane in the worker's list.
+        weight: Weight of the lane; 1 in a list.
+        pump: Makes the next calls.
         one_call: Never make two calls at the same time. (The jobs of a batch must be in order.)
         may_pipeline: True if calls may be sent behind a blocking read.
-        tokens: Limit on the tokens of this worker's jobs.
+        drained_is_wanted: Returns True if `replied` must find out when the queue has been drained.
     """
 
     def __init__(
         self,
-        slots: int,
+        pool: SlotPool,
         now: float,
         random: Callable[[], float],
+        throttle: Throttle,
         *,
+        position: int = 0,
+        weight: int = 1,
+        pump: Callable[[], object] = bool,
         one_call: bool = False,
         may_pipeline: bool = True,
-        tokens: TokenLimiter | None = None,
+        drained_is_wanted: Callable[[], bool] = bool,
     ) -> None:
-        self.slots = slots
+        self.pool = pool
+        self.position = position
+        self.weight = weight
+        self.virtual_time = 0.0
+        """See `SlotPool`."""
+        self.pump = pump
         self._random = random
         self._may_pipeline = may_pipeline
-        self.throttle = Throttle(tokens)
+        self._drained_is_wanted = drained_is_wanted
+        self.throttle = throttle
+        throttle.waiting.append(self.wake)
         self.token_share: int | None = None
-        """Of a partition: its share of the tokens of the queue."""
+        """Of a part: its share of the tokens of the queue."""
         self._one_call = one_call
         self.max_calls = 1
         self.max_want = 1
         """Maximum number of jobs requested by one call."""
         self.second_at = 2
         """Number of jobs or results that are worth a second call."""
-        self.limit_calls(slots)
+        self.limit_calls(pool.slots)
         self.accepting = False
         """False before the start, while the worker is paused, and when it closes. (Any thread may write it.)"""
         self.running: set[Run] = set()
         """Every job whose handler has not ended; each occupies a slot."""
-        self.free = slots
-        """Number of slots that neither run a job, nor are withheld, nor may be filled by a call in flight."""
         self.requested_slots = 0
         """Slots that a call in flight, or a pipelined one, may fill."""
-        self.withheld = 0
-        """Number of slots that are out of use."""
         self.finished: deque[FinishedAttempt] = deque()
         """Results that are not reported yet."""
         self.calls_in_flight = 0
         """Number of calls in flight, without a pipelined one."""
-        self.jobs_may_be_ready = True
+        self.jobs_may_be_ready = False
         """False once a call has found no more ready jobs, until the next wake-up."""
+        self._may_be_ready(True)
         self.wake_count = 0
         """Number of wake-ups so far."""
         self.idle = False
@@ -116,6 +130,8 @@ class FetchEngine:
         """True if a call has failed because of the connection, and none has succeeded since."""
         self.unanswered_since: float | None = None
         """Time of the oldest call without a reply since the last reply; None if there is none."""
+        self.reads = False
+        """True if an idle lane makes calls, about one per second."""
         self.pipelined: Pipelined | None = None
         """The pipelined call in flight."""
         self._number = 0
@@ -139,10 +155,24 @@ class FetchEngine:
         return self.accepting and not self.throttle.holding
 
     @property
-    def will_request(self) -> bool:
-        """True if `next_call` requests jobs as soon as the calls in flight allow it."""
-        ready = self.jobs_may_be_ready and self.may_fetch and self.free > 0
-        return ready and self.step is None and not self.disconnected
+    def may_request(self) -> bool:
+        """True if jobs may be ready, unless this lane cannot fetch: it is paused, limited, or its last call failed."""
+        return self.jobs_may_be_ready and self.may_fetch and self.step is None and not self.disconnected
+
+    @property
+    def may_call(self) -> bool:
+        """True if this lane can fetch now, and another call of it may be in flight."""
+        return self.may_request and self.calls_in_flight < self.max_calls
+
+    def would_call_for(self, slots: int) -> bool:
+        """Return True if `next_call` returns a call when the pool grants this number of slots.
+
+        Two lanes that make none would pump each other forever.
+        """
+        finished = len(self.finished)
+        if self.calls_in_flight == 0:
+            return slots > 0 or finished > 0 or self._promote
+        return self.calls_in_flight < self.max_calls and max(slots, finished) >= self.second_at
 
     @property
     def all_reported(self) -> bool:
@@ -161,6 +191,13 @@ class FetchEngine:
         return not self.running and self.all_reported
 
     @property
+    def is_quiet(self) -> bool:
+        """True if this worker runs no job of the lane, and has found it empty since it ran the last."""
+        if self.disconnected or not self.accepting:
+            return not self.running
+        return not (self._busy or self.jobs_may_be_ready or self.calls_in_flight) and self.is_drained
+
+    @property
     def wake_at(self) -> float | None:
         """The time at which `tick` must be called; None if there is none."""
         times = [self.throttle.until] if self.throttle.holding else []
@@ -173,9 +210,12 @@ class FetchEngine:
     def unresponsive_seconds(self, now: float) -> float:
         """Return the seconds since the oldest unanswered call, or since the last reply if no call is in flight.
 
-        0 while no call is expected: every slot runs a job, or the worker does not fetch. Also called from a thread.
+        0 while no call is expected: the lane is idle and does not read, every slot runs a job, or the worker does not
+        fetch. Also called from a thread.
         """
-        if not self.may_fetch or self.free + self.requested_slots <= 0:
+        if self.reads and (not self.may_fetch or self.pool.free + self.requested_slots <= 0):
+            return 0.0
+        if self.unanswered_since is None and not self.reads:
             return 0.0
         # After a long time without a free slot the last reply is old, so the time of the call counts.
         since = self.answered_at if self.unanswered_since is None else self.unanswered_since
@@ -185,9 +225,17 @@ class FetchEngine:
 
     def wake(self) -> None:
         """Fetch as soon as a slot is free: there may be ready jobs."""
-        self.jobs_may_be_ready = True
+        self._may_be_ready(True)
         self.wake_count += 1
         self.idle = False
+
+    def _may_be_ready(self, ready: bool) -> None:
+        if ready != self.jobs_may_be_ready:
+            self.jobs_may_be_ready = ready
+            if ready:
+                self.pool.entered(self)
+            else:
+                self.pool.left(self)
 
     def due_in(self, milliseconds: int, now: float) -> None:
         """Note that a job is due in so many ms. Only the earliest time is kept."""
@@ -197,20 +245,16 @@ class FetchEngine:
 
     def due(self) -> None:
         """Fetch now, as a job is due."""
-        if (self.free <= 0 or self.throttle.holding) and not self.calls_in_flight and self.step is None:
+        if (self.pool.free <= 0 or self.throttle.holding) and not self.calls_in_flight and self.step is None:
             # No job can be fetched, but the call also promotes due jobs, which wakes up an idle worker.
-            self.jobs_may_be_ready = self._promote = True
+            self._promote = True
+            self._may_be_ready(True)
         else:
             self.wake()
 
     def request_call(self) -> None:
         """Make a call even if there is nothing to report or fetch."""
         self._promote = True
-
-    @property
-    def together(self) -> Sequence[FetchEngine]:
-        """The engines that its throttle pauses."""
-        return (self,)
 
     def tick(self, now: float) -> None:
         """Process the times that have been reached."""
@@ -219,15 +263,15 @@ class FetchEngine:
             self.due()
         if self.throttle.holding and self.throttle.until <= now:
             self.throttle.holding = False
-            for engine in self.together:
-                engine.wake()
+            for wake in self.throttle.waiting:
+                wake()
 
     def job_ended(self, finished: FinishedAttempt) -> None:
         """Report the result of a handler that has ended, and free its slot."""
         self.finished.append(finished)
         if finished.run in self.running:
             self.running.remove(finished.run)
-            self.free += 1
+            self.pool.free += 1
 
     def attempt_ended(self, finished: FinishedAttempt) -> None:
         """Report the result of an attempt that has ended without its handler, or was never started."""
@@ -237,24 +281,13 @@ class FetchEngine:
         """Free the slot of a handler whose attempt had ended before it."""
         if run in self.running:
             self.running.remove(run)
-            self.free += 1
+            self.pool.free += 1
 
     def limit_calls(self, slots: int) -> None:
         """Set how many calls a worker with so many slots makes at the same time, and for how many jobs."""
-        self.slots = slots
         self.max_calls = 1 if self._one_call or slots < TWO_CALLS_FROM else 2
         self.max_want = max(1, min(MAX_ROWS, -(-slots // self.max_calls)))
         self.second_at = max(2, slots // 3)
-
-    def resize(self, slots: int) -> None:
-        """Change the maximum number of running jobs. Running jobs, and those of calls in flight, may exceed it."""
-        self.free += slots - self.slots
-        self.limit_calls(slots)
-
-    def withhold(self, slots: int) -> None:
-        """Take ``slots`` out of use; a negative number returns them."""
-        self.withheld += slots
-        self.free -= slots
 
     # -- calls --------------------------------------------------------------------------------------------
 
@@ -267,8 +300,14 @@ class FetchEngine:
             return None
         if self.step is not None:
             return self._next_step(now)
+        pool = self.pool
+        free = pool.free
+        if pool.is_shared:
+            if self.calls_in_flight and max(free, len(self.finished)) < self.second_at:
+                return None
+            free = pool.grant(self, now)
         may_fetch = self.accepting and not self.throttle.holding
-        wanted = self.free if self.jobs_may_be_ready and may_fetch else 0
+        wanted = free if self.jobs_may_be_ready and may_fetch else 0
         if self.calls_in_flight == 0:
             if wanted <= 0 and not self.finished and not self._promote:
                 return None
@@ -285,10 +324,12 @@ class FetchEngine:
         if self.throttle.limit is not None:
             tokens = self.throttle.charge(self.throttle.limit, batch, now, self.token_share)
             may_fetch = may_fetch and not self.throttle.holding
-        want = max(0, min(self.free, self.max_want)) if may_fetch else 0
+        want = max(0, min(free, self.max_want)) if may_fetch else 0
         call = Exchange(want, batch, self.wake_count, self._held() if want else None, tokens)
         self.requested_slots += want
-        self.free -= want
+        pool.free -= want
+        if pool.is_shared:
+            pool.requested(self, want, len(batch), now)
         self.calls_in_flight += 1
         if self.unanswered_since is None:
             self.unanswered_since = now
@@ -308,7 +349,7 @@ class FetchEngine:
         self.has_suspects = bool(limits)
         return count, len(limits), min(limits, default=0)
 
-    def replied(self, call: Exchange, runs: Iterable[Run], flags: int, exhausted: bool, now: float) -> bool:
+    def replied(self, call: Exchange, runs: Collection[Run], flags: int, exhausted: bool, now: float) -> bool:
         """Process the reply to a call: ``runs`` are the fetched jobs, which the caller starts.
 
         Args:
@@ -321,32 +362,37 @@ class FetchEngine:
         Returns:
             True if the queue has been drained: this worker's last job has ended and no other is ready.
         """
+        pool, fetched = self.pool, len(runs)
+        if pool.is_shared:
+            pool.replied(self, fetched - call.want, now)
         self.calls_in_flight -= 1
         self.requested_slots -= call.want
-        self.free += call.want
+        pool.free += call.want - fetched
         if call.held is not None:
             self.suspects_requested = False
         self.failures = 0
         self.is_cut_off = False
         self.answered_at = now
         self.unanswered_since = None
-        for run in runs:
+        if fetched:
             self._busy = True
-            self.running.add(run)
-            self.free -= 1
-            if run.suspect_limit:
-                self.has_suspects = True
+            self.running.update(runs)
+            self.has_suspects = self.has_suspects or any(run.suspect_limit for run in runs)
         if call.want:
             # A wake-up during the call may be for a job that was added after the server ran the call.
-            self.jobs_may_be_ready = not flags or call.wake_count != self.wake_count
+            self._may_be_ready(not flags or call.wake_count != self.wake_count)
             self._is_limited = flags == ExchangeFlags.LIMITED
-        if self.jobs_may_be_ready or not self.accepting or self.free <= 0:
+        if self.jobs_may_be_ready or not self.accepting:
             return False
-        self.idle = True
-        if not (self._busy and exhausted and not self.calls_in_flight and self.is_drained):
+        self.idle = pool.free > 0
+        if not self._busy or self.calls_in_flight or not self.is_drained:
             return False
-        self._busy = False
-        return True
+        if not call.want:  # jobs of other queues may run in all slots
+            if self._drained_is_wanted():
+                self.wake()
+            return False
+        self._busy = not exhausted
+        return exhausted
 
     def failed(self, call: EngineCall, failure: Failure, now: float) -> list[FinishedAttempt]:
         """Process a failed call. Return the results that are given up because the server function rejects them."""
@@ -354,6 +400,8 @@ class FetchEngine:
         self.is_cut_off = self.is_cut_off or failure is Failure.LOST
         given_up: list[FinishedAttempt] = []
         if isinstance(call, Exchange):
+            if self.pool.is_shared:
+                self.pool.charge(self, -call.want)
             self._free_requested(call)
             given_up = self._keep(call.batch, failure)
         else:
@@ -378,6 +426,7 @@ class FetchEngine:
     def disconnect(self) -> None:
         """Make no more calls."""
         self.disconnected, self.step = True, None
+        self.pool.left(self)
 
     def _keep(self, batch: list[FinishedAttempt], failure: Failure) -> list[FinishedAttempt]:
         """Keep results to report again. The fencing token makes a second report harmless."""
@@ -427,7 +476,8 @@ class FetchEngine:
             return Invalidate(self._number)
         known = [*self.running, *(finished.run for finished in self.finished)]
         # Without a free slot the found jobs are released.
-        return Reattach(known, self.free if self.accepting and self.free > 0 else MAX_ROWS, self._cursor)
+        free = self.pool.free
+        return Reattach(known, free if self.accepting and free > 0 else MAX_ROWS, self._cursor)
 
     def _sent_results(self) -> list[FinishedAttempt]:
         """Remove and return results of failed calls, without those that may make the function fail."""
@@ -457,11 +507,11 @@ class FetchEngine:
         self.calls_in_flight -= 1
         self._recovery_calls = 0
         self._cursor = cursor
-        start = self.accepting and len(runs) <= self.free
+        start = self.accepting and len(runs) <= self.pool.free
         if start:
             self._busy = self._busy or bool(runs)
             self.running.update(runs)
-            self.free -= len(runs)
+            self.pool.free -= len(runs)
             self.has_suspects = self.has_suspects or any(run.suspect_limit for run in runs)
         if not cursor:
             self._end_steps()
@@ -488,12 +538,12 @@ class FetchEngine:
         """
         if self._is_limited and self._due_at is not None:
             return None
-        want = min(self.free, MAX_ROWS)
+        want = min(self.pool.free, MAX_ROWS)
         if not self._may_pipeline or not self.may_fetch or want <= 0 or self.step is not None or self.disconnected:
             return None
         call = self.pipelined = Pipelined(want, self._number, self._held())
         self.requested_slots += want
-        self.free -= want
+        self.pool.free -= want
         return call
 
     def pipelined_replied(self, call: Pipelined) -> Exchange | None:
@@ -533,6 +583,6 @@ class FetchEngine:
 
     def _free_requested(self, call: Exchange | Pipelined) -> None:
         self.requested_slots -= call.want
-        self.free += call.want
+        self.pool.free += call.want
         if call.held is not None:
             self.suspects_requested = False

@@ -1,20 +1,31 @@
-"""The fetch loop of a worker: makes the calls that the fetch engine decides on, and processes their replies.
+"""The fetch loop of a lane: makes the calls that the fetch engine decides on, and processes their replies.
 
-All decisions are made by `fetch_engine`; this module does the I/O. `wake` waits for wake-ups while no jobs are ready.
+All decisions are made by `fetch_engine` and `slot_pool`; this module does the I/O. After each change, the other lanes
+of the worker may fetch. `wake` waits for wake-ups while no jobs are ready.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._core.calls import Call, working
-from glidemq_py._core.calls.working import ExchangeFlags, ExchangeReply, FetchedJob, Finished, ReattachReply
+from glidemq_py._core.calls.working import (
+    FETCHED_JOB,
+    ExchangeFlags,
+    ExchangeReply,
+    FetchedJob,
+    Finished,
+    ReattachReply,
+    WakeChannel,
+)
 from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import ForeignFailures, RepeatedFailure, get_logger, show_id
 from glidemq_py._job.run import FinishedAttempt, Run
@@ -23,9 +34,10 @@ from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.fetch_calls import Exchange, Failure, Invalidate, Pipelined, QueueSource, Reattach
 from glidemq_py._worker.fetch_engine import FetchEngine
 from glidemq_py._worker.opening import WorkerComponents
-from glidemq_py._worker.options import WorkerOptions
+from glidemq_py._worker.queue_lanes import QueueLanes
 from glidemq_py._worker.results import MetricsSender, OutcomeReporting
 from glidemq_py._worker.runner import AttemptRunner, BudgetGate
+from glidemq_py._worker.slot_pool import SlotPool
 from glidemq_py.errors import (
     ClosedError,
     GlideMQConnectionError,
@@ -38,6 +50,7 @@ from glidemq_py.errors import (
 _log = get_logger(__name__)
 
 _row: Final = attrgetter("row")
+_PRIORITY: Final = FETCHED_JOB.index("priority")
 
 
 class FetchLoop:
@@ -48,6 +61,10 @@ class FetchLoop:
         link: The queue.
         source: Builds the calls that fetch and report jobs.
         context: Value yielded by the lifespan, for the jobs.
+        pool: The slots of the worker.
+        queue: What the lanes of the queue share.
+        position: Position of the lane in the worker's list.
+        weight: Weight of the lane.
     """
 
     def __init__(
@@ -57,9 +74,13 @@ class FetchLoop:
         link: QueueLink,
         source: QueueSource,
         context: Any,
+        pool: SlotPool,
+        queue: QueueLanes,
+        position: int,
+        weight: int,
     ) -> None:
         options, listeners, consumer = opening.options, opening.listeners, opening.consumer
-        self._unsupported = opening.unsupported
+        self._close_worker = opening.failed
         self._link = link
         self._reconnecting = RepeatedFailure(_log, f"queue {link.label}: reconnecting")
         self._fetch_failures = RepeatedFailure(_log, f"queue {link.label}: fetching jobs")
@@ -72,7 +93,7 @@ class FetchLoop:
         self._loop = asyncio.get_running_loop()
         self._name = self.name = link.queue_name
         self._has_batches = options.batch is not None
-        """True if results of several partitions arrive together: their calls fetch when all slots are free."""
+        """True if results of several lanes arrive together: their calls fetch when all slots are free."""
         self._limiter: tuple[int, int] | None = None
         if options.limiter is not None:
             self.limit(options.limiter)
@@ -91,17 +112,27 @@ class FetchLoop:
         self._timer_at: float | None = None
         """Time of the timer. (uvloop returns a handle without `when` for a time that is almost now.)"""
         self._runner: AttemptRunner | None = None
-        self.engine = self._make_engine(options)
+        self.queue = queue
+        self.engine = FetchEngine(
+            pool, self._loop.time(), random.random, queue.throttle, position=position, weight=weight,
+            pump=self.schedule_pump, one_call=options.batch is not None,
+            may_pipeline=not (options.limiter or options.token_limiter or options.batch),
+            drained_is_wanted=partial(listeners.wanted, "drained"),
+        )  # fmt: skip
+        queue.engines.append(self.engine)
+        self.server_now = 0
+        """Server time of the last exchange that found fewer jobs than requested, epoch ms; 0 before the first."""
         self.idle = asyncio.Event()
         """Set while slots are free and no jobs are ready: the wake-up reader waits for a wake-up then."""
         self._changed = asyncio.Event()
         self.failure_log = FailureLog(
-            source=source.label if link.partition is None else f"queue {link.queue_name!r}",
-            queue=link.queue_name, worker_id=consumer, options=options.log_failures, partition=link.partition,
+            link, worker_id=consumer, options=options.log_failures, source=source.label
         )  # fmt: skip
         self._report = OutcomeReporting(self._name, listeners, self.failure_log, self._job_failed).report
         self.by_name = MetricsSender(self._loop, self._request_call)
         """Figures per job name that the calls carry."""
+        self.started: Callable[[], None] | None = None
+        """Called when jobs were fetched."""
         self.due_in: Callable[[int], None] = self._due_in
         """Called with the number of ms until a job is due."""
         self.short_lock: Callable[[int], None] | None = None
@@ -112,12 +143,6 @@ class FetchLoop:
         """Called after a job of the queue has failed permanently."""
         self.schedulers: Callable[[int], None] | None = None
         """Called with the revision of the schedulers for every reply of a queue that has schedulers."""
-
-    def _make_engine(self, options: WorkerOptions) -> FetchEngine:
-        return FetchEngine(
-            options.slots, self._loop.time(), random.random, one_call=options.batch is not None,
-            may_pipeline=not (options.limiter or options.token_limiter or options.batch), tokens=options.token_limiter,
-        )  # fmt: skip
 
     def attach(self, runner: AttemptRunner) -> None:
         """Set the runner of the fetched jobs."""
@@ -149,33 +174,27 @@ class FetchLoop:
         self.engine.throttle.hold(milliseconds, self._loop.time())
         self._set_timer()
 
-    def withhold(self, slots: int) -> None:
-        """See `BatchSlots`."""
-        self.engine.withhold(slots)
-        self.schedule_pump()
-
-    def resize(self, slots: int) -> None:
-        """See `FetchEngine.resize`."""
-        self.engine.resize(slots)
-        self.schedule_pump()
-
-    async def caught_up(self, patient: bool) -> None:
-        """See `BatchSlots`."""
-        engine = self.engine
-        await self.until(lambda: not (engine.requested_slots or (patient and engine.will_request)))
-
     def limit(self, limiter: RateLimit) -> None:
-        """Set the rate limit of this worker, or its share if the queue is a partition."""
+        """Set the rate limit of this worker, or the share of this part in it."""
         self._limiter = (limiter.max, limiter.duration)
 
+    def wake_by(self, channel: WakeChannel) -> None:
+        """Let calls that leave the queue idle register this channel."""
+        self._exchange_call = partial(self._source.exchange_builder(), channel=channel)
+
     def pause(self) -> None:
-        """Stop fetching jobs. Any thread may call this."""
+        """Stop fetching jobs; other lanes may use the slots. Any thread may call this."""
         self.engine.accepting = False
+        if self.engine.pool.is_shared:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._pump_others, self.engine)
 
     def resume(self) -> None:
         """Fetch jobs."""
         self.engine.accepting = True
-        self.request_jobs()
+        self.engine.wake()
+        self.idle.clear()
+        self.schedule_pump()
 
     def request_jobs(self) -> None:
         """Fetch jobs as soon as a slot is free: there may be ready ones."""
@@ -245,6 +264,24 @@ class FetchLoop:
             task.add_done_callback(self._calls.discard)
             if engine.throttle.holding:
                 self._set_timer()  # the call's tokens may have started a pause
+        self._pump_others(engine)
+
+    def _pump_others(self, caller: FetchEngine | None) -> None:
+        pool = self.engine.pool
+        if pool.is_shared:
+            pool.pump(caller)
+            if pool.kept_free and not pool.waits_for_late:
+                pool.waits_for_late = True
+                self._loop.call_later(pool.late_s, self._on_late, context=self._context_vars)
+        if pool.changed is not None:
+            pool.changed()
+
+    def _on_late(self) -> None:
+        """Let other lanes use the slots that are kept free if a reply is late."""
+        pool = self.engine.pool
+        pool.waits_for_late = False
+        pool.now = self._loop.time()
+        self._pump_others(None)
 
     async def _make(self, call: Exchange | Invalidate | Reattach) -> None:
         if not isinstance(call, Exchange):
@@ -312,18 +349,19 @@ class FetchLoop:
 
     def _replied(self, call: Exchange, reply: ExchangeReply, runs: list[Run] | tuple[()]) -> None:
         flags, engine, batch = reply.flags, self.engine, call.batch
-        # Every exchange comes here: the attribute saves a call.
-        if self._fetch_failures.since is not None and call.want:
-            self._fetch_failures.succeeded()
-        if self._report_failures.since is not None and batch:
-            self._report_failures.succeeded()
+        # Every exchange comes here: the attributes save a call.
+        if self._fetch_failures.since is not None or self._report_failures.since is not None:
+            self._succeeded(call)
         if flags >= ExchangeFlags.OUTBOX_PENDING:
             flags = self._forward(flags)
         elif self.by_name.is_on:
             self.by_name.switch(is_on=False)
+        if flags and call.want:
+            self.server_now = reply.now
         drained = engine.replied(call, runs, flags, bool(flags & ExchangeFlags.EXHAUSTED), self._loop.time())
         if runs or reply.budgets is not None:
             self._start(runs, reply.budgets, batch)
+            self._fetched(reply)
         if batch and self.by_name.is_on:
             self.by_name.record(batch, reply.statuses, reply.now)
         report = self._report
@@ -340,13 +378,27 @@ class FetchLoop:
         self._changed.set()
         if engine.idle:
             self.idle.set()
-        if drained:
-            self._listeners.emit("drained", queue=self._name)
+        if drained or self.queue.was_busy:
+            self.queue.check_drained(drained)
         if engine.step is not None:
             self._set_timer()  # the pause after a failed call begins when no call is in flight
             self._pump()
-        elif engine.finished or (engine.jobs_may_be_ready and engine.free > 0):
+        elif engine.finished or (engine.jobs_may_be_ready and engine.pool.free > 0):
             self.schedule_pump()
+        self._pump_others(engine)
+
+    def _succeeded(self, call: Exchange) -> None:
+        if call.want:
+            self._fetch_failures.succeeded()
+        if call.batch:
+            self._report_failures.succeeded()
+
+    def _fetched(self, reply: ExchangeReply) -> None:
+        self.queue.rounds += 1
+        if self.started is not None:
+            self.started()
+        if self._link.partition is not None and any(map(_has_priority, reply.jobs)):
+            self.engine.pool.found_priority(self._loop.time())
 
     def _forward(self, flags: int) -> int:
         """Call the callbacks of set flags; return the flags that explain why no more jobs were fetched."""
@@ -372,6 +424,7 @@ class FetchLoop:
             start(run)
 
     def _reattached(self, reply: ReattachReply, runs: list[Run]) -> None:
+        self.queue.rounds += bool(runs)
         if self.engine.reattached(runs, reply.cursor):
             self._start(runs, reply.budgets, [])
         else:
@@ -425,8 +478,8 @@ class FetchLoop:
             "newer workers)", error, len(self.engine.finished),
         )  # fmt: skip
         self._listeners.emit("error", error)
-        if self._unsupported is not None:
-            self._unsupported(error)
+        if self._close_worker is not None:
+            self._close_worker(error)
 
     # -- pipelined calls --------------------------------------------------------------------------------------
 
@@ -530,6 +583,11 @@ class FetchLoop:
             task.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         self.failure_log.close()
+
+
+def _has_priority(row: Sequence[Any]) -> bool:
+    """Return whether a fetched job has a priority or rank. Rows of plain jobs are shorter."""
+    return len(row) > _PRIORITY and row[_PRIORITY] not in ("0", False)
 
 
 def _failure_of(error: Exception, call: Exchange | Invalidate | Reattach) -> Failure:

@@ -31,7 +31,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.limits import RateLimit
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import QueueOptions
-from glidemq_py._partitions.layout import Partition, shares
+from glidemq_py._partitions.layout import Layout, Partition, shares
 from glidemq_py._worker.fetch_calls import QueueSource
 from glidemq_py._worker.handlers import Routes
 from glidemq_py._worker.heartbeat import CommandRunner
@@ -41,8 +41,8 @@ from glidemq_py._worker.sandbox import Sandbox
 from glidemq_py.errors import (
     ConnectionRejectedError,
     GlideMQConnectionError,
+    GlideMQError,
     GlideMQValidationError,
-    UnsupportedFeatureError,
 )
 
 _log = get_logger(__name__)
@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ServedQueue:
-    """One of several queues of a worker."""
+    """One of the queues of a worker, or of their parts."""
 
     keys: QueueKeys
     options: QueueOptions
@@ -84,20 +84,16 @@ class WorkerComponents:
     """False for tests: heartbeats, maintenance tasks and the wake-up reader are not started."""
     control: CommandRunner | None = None
     """Runs commands for the worker; None = it gets none."""
-    several: tuple[ServedQueue, ...] = ()
-    """The queues of a worker that serves several; ``keys`` and ``queue_options`` are those of the first."""
+    queues: tuple[ServedQueue, ...] = ()
+    """The queues of the worker; ``keys`` and ``queue_options`` are those of the first, or of a lane."""
     weighted: bool = False
     """True if the queues have weights; False for strict order."""
     partition: Partition | None = None
     """Of a partitioned queue: which part of it ``keys`` are."""
-    context: Any = None
-    """Value that the lifespan has yielded, if the worker was opened before its queue was partitioned."""
     layout_seen: Callable[[str, int], None] | None = None
     """Called with the name of a queue and the number of the layout of its partitions."""
-    unsupported: Callable[[UnsupportedFeatureError], None] | None = None
-    """Closes the worker: a queue uses a feature that this version does not have."""
-    read_claimed: Callable[[], None] | None = None
-    """Called when another use claims the connection of the worker's blocking reads."""
+    failed: Callable[[GlideMQError], None] | None = None
+    """Closes the worker because of an error."""
 
     @property
     def queue_name(self) -> str:
@@ -226,12 +222,12 @@ class LifespanTask:
         await self._task
 
 
-def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[str]]) -> WorkerComponents:
+def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Layout]) -> WorkerComponents:
     """Return the worker with the partitions of its queues in place of those queues.
 
     Args:
-        opening: The worker; without ``several``, of its only queue.
-        layouts: Names of the partitions of each queue that has any.
+        opening: The worker.
+        layouts: The layout of each queue that has partitions.
 
     Raises:
         GlideMQValidationError: If the worker has an option that needs a queue without partitions.
@@ -239,31 +235,30 @@ def with_partitions(opening: WorkerComponents, layouts: Mapping[str, Sequence[st
     """
     if not layouts:
         return opening
-    several = opening.several or (ServedQueue(opening.keys, opening.queue_options, 1),)
     first = next(iter(layouts))
-    if len(several) > 1 and not opening.weighted:
+    if len(opening.queues) > 1 and not opening.weighted:
         raise GlideMQValidationError(
-            "queue_name", [queue.keys.name for queue in several],
+            "queue_name", [queue.keys.name for queue in opening.queues],
             f"must be a mapping of names to weights: {first!r} is partitioned, which strict order does not support",
         )  # fmt: skip
     # Each queue keeps its share: its weight is divided by the number of its partitions, and all become integers.
-    common = math.lcm(*(len(names) for names in layouts.values()))
+    common = math.lcm(*(layout.partitions for layout in layouts.values()))
     lanes: list[ServedQueue] = []
-    for queue in several:
-        names = layouts.get(queue.keys.name)
-        if names is None:
+    for queue in opening.queues:
+        layout = layouts.get(queue.keys.name)
+        if layout is None:
             lanes.append(replace(queue, weight=queue.weight * common))
             continue
-        weight = queue.weight * common // len(names)
-        limiters, tokens = _limiters(opening, queue.keys.name, len(names))
+        weight = queue.weight * common // layout.partitions
+        limiters, tokens = _limiters(opening, queue.keys.name, layout.partitions)
         lanes += (
             ServedQueue(
                 QueueKeys(queue.keys.prefix, name), queue.options, weight, Partition(number, queue.keys.name),
                 limiters[number], tokens[number],
             )
-            for number, name in enumerate(names)
+            for number, name in enumerate(layout.names)
         )  # fmt: skip
-    return replace(opening, several=tuple(lanes), weighted=True)
+    return replace(opening, queues=tuple(lanes), weighted=True)
 
 
 def _limiters(

@@ -6,6 +6,10 @@ its queues with one pattern.
 
 A message may be lost, and Node peers send none. So every queue is also polled: on one server, one command reads the
 streams of hundreds of queues; in a cluster, a queue costs two commands, so the queues take turns.
+
+`IdleQueues` makes the calls for queues whose worker sends no heartbeats: registrations, and looking for changes of the
+queue. All workers of an event loop that share a client share these calls, so their number per second does not depend on
+the number of queues or workers.
 """
 
 from __future__ import annotations
@@ -15,22 +19,21 @@ import itertools
 import logging
 import random
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from glidemq_py._client.event_reader import Subscription, subscribe
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.loop_transport import ForwardingTransport
-from glidemq_py._client.runtime import stop_task
+from glidemq_py._client.runtime import stop_task, wait_for_event
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
-from glidemq_py._core.calls import pieces, working
+from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.working import WakeChannel
 from glidemq_py._core.keys import OWED, QueueKeys
 from glidemq_py._core.logs import get_logger
-from glidemq_py._partitions.link import QueueLink
-from glidemq_py._worker.slot_pool import PooledFetchLoop
 from glidemq_py.errors import GlideMQError
 
 _log = get_logger(__name__)
@@ -45,8 +48,6 @@ ROUND_S: Final = 30.0
 """Time between checks of all keys of a queue on one server."""
 BUSY_POLL_S: Final = 5.0
 """Time between exchanges of a queue that has jobs, delayed ones for example, but none that is ready."""
-_SLOT_WAIT_S: Final = 0.02
-"""How long a wake-up waits for a slot that a call in flight may leave free, before it is passed on."""
 _COMMAND: Final = "c"
 """Before the number of a queue in the name of a channel: a command for the worker, not a push."""
 _SUBSCRIBED_S: Final = 2.0
@@ -117,6 +118,8 @@ class WakeChannels:
         self._next_round = 0.0
         self._unchecked: set[int] = set()
         """Numbers of the queues that were added after the last check of all keys."""
+        self.idle = IdleQueues()
+        """The queues of the workers that these channels wake."""
 
     @property
     def hears(self) -> bool:
@@ -405,96 +408,103 @@ class HolderChannel:
             await self._channels.ignore(self._number)
 
 
-class ChannelWake:
-    """Wakes one queue of a worker; it takes the place of a `WakeReader`.
+REGISTERED_S: Final = 60.0
+"""Time between two registrations with a queue; longer for many queues."""
+_REGISTRATIONS_PER_S: Final = 1.5
+"""Maximum number of registrations of a process per second, except for the first with each queue."""
+_FIRST_PER_S: Final = 50
+EXAMINED_S: Final = 8.0
+"""Time between two reads of a queue's partitions and failure policy, which may be new; longer for many queues."""
+_EXAMINED_PER_S: Final = 5
+"""Maximum number of queues that a process examines per second."""
+_REPLY_S: Final = 3.0
+"""Longest wait for the reply to a call: a node that is down must not delay the calls for queues of other nodes."""
 
-    Args:
-        link: The queue.
-        fetching: Fetches its jobs.
-        channels: The channels of the event loop.
-        number: Number of the queue among them.
-        on_activity: Called when the queue may need maintenance tasks (True) or was found without any key (False).
-        called: Called when there is a command for the worker.
-    """
 
-    def __init__(
-        self, link: QueueLink, fetching: PooledFetchLoop, channels: WakeChannels, number: int,
-        on_activity: Callable[[bool], None], called: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._link = link
-        self._fetching = fetching
-        self._channels = channels
-        self._on_activity = on_activity
-        self.called = called
-        self._passing: set[asyncio.Task[None]] = set()
-        self._polled_at = 0.0
-        self._loop = asyncio.get_running_loop()
-        self.number = number
-        self.keys = link.keys
-        self.transport: Transport = link.transport
+class IdleQueue(Protocol):
+    """One queue of a worker."""
 
     @property
-    def position(self) -> str:
-        """See `Sleeper.position`. Entries of the same millisecond may be newer than the last exchange."""
-        now = self._fetching.server_now
-        return "0" if now == 0 else f"{now - 1}-18446744073709551615"
+    def queue_name(self) -> str:
+        """Name of the queue, for the log."""
+        ...
 
-    async def open(self) -> None:
-        """Start waking the queue."""
-        await self._channels.add(self)
+    async def register(self, interval_s: float) -> None:
+        """Renew the worker's registration if no heartbeats do it; the next time is in ``interval_s``."""
+        ...
 
-    def woken(self) -> None:
-        """See `Sleeper.woken`."""
-        pool = self._fetching.pool
-        if pool.is_full or not self._fetching.engine.may_fetch:
-            self._begin_passing_on()
-        elif pool.free <= 0:
-            self._loop.call_later(_SLOT_WAIT_S, self._pass_on_if_full)
-        self._fetching.request_jobs()
+    async def examine(self) -> None:
+        """Report the layout of the queue, and start its tasks if it has a failure policy, unless they run already."""
+        ...
 
-    def _pass_on_if_full(self) -> None:
-        if self._fetching.engine.jobs_may_be_ready and self._fetching.pool.free <= 0:
-            self._begin_passing_on()
 
-    def _begin_passing_on(self) -> None:
-        passing = asyncio.create_task(self._pass_on())
-        self._passing.add(passing)
-        passing.add_done_callback(self._passing.discard)
+class IdleQueues:
+    """The queues of all workers of an event loop that share a client."""
 
-    async def _pass_on(self) -> None:
-        """Wake up another worker: this one has no free slot, or is paused."""
+    def __init__(self) -> None:
+        self._queues: dict[IdleQueue, None] = {}
+        self._new: deque[IdleQueue] = deque()
+        self._added = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def add(self, queues: Iterable[IdleQueue]) -> None:
+        """Register the worker with these queues now, and then as long as they are here."""
+        for queue in queues:
+            self._queues[queue] = None
+            self._new.append(queue)
+        self._added.set()
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._register(), name="glidemq-register-workers"),
+                asyncio.create_task(self._examine(), name="glidemq-examine-queues"),
+            ]
+
+    async def remove(self, queues: Sequence[IdleQueue]) -> None:
+        """Stop the calls for these queues."""
+        for queue in queues:
+            self._queues.pop(queue, None)
+        self._new = deque(queue for queue in self._new if queue in self._queues)
+        if not self._queues:
+            tasks, self._tasks = self._tasks, []
+            await asyncio.gather(*map(stop_task, tasks))
+
+    async def _register(self) -> None:
+        turn = iter(tuple[IdleQueue, ...]())
+        while True:
+            queue = self._new.popleft() if self._new else next(turn, None)
+            if queue is None:
+                turn = iter(tuple(self._queues))
+                queue = next(turn, None)
+            interval = max(REGISTERED_S, len(self._queues) / _REGISTRATIONS_PER_S)
+            if queue in self._queues:
+                await self._guarded(queue, queue.register(interval))
+            await self._pause(interval / max(1, len(self._queues)))
+
+    @staticmethod
+    async def _guarded(queue: IdleQueue, call: Coroutine[Any, Any, None]) -> None:
         try:
-            await self._link.call(working.pass_wake_up)
-        except GlideMQError as error:
-            _log.debug("queue %s: waking up another worker failed: %s", self._link.label, error)
+            async with asyncio.timeout(_REPLY_S):
+                await call
+        except TimeoutError:
+            _log.debug("queue %r: no reply to a call for the idle queue within %.0f s", queue.queue_name, _REPLY_S)
+        except Exception as error:
+            # A bug of ours must not end the calls for all queues.
+            _log.error("queue %r: a call for the idle queue failed", queue.queue_name, exc_info=error)
 
-    def found(self) -> None:
-        """See `Sleeper.found`."""
-        if not self._fetching.engine.jobs_may_be_ready:
-            self._fetching.request_jobs()
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not as long if there are queues whose worker is not registered yet."""
+        self._added.clear()
+        if self._new:
+            await asyncio.sleep(min(seconds, 1 / _FIRST_PER_S))
+            return
+        await wait_for_event(self._added, seconds * random.uniform(0.9, 1.1))
 
-    def checked(self, exists: bool) -> None:
-        """See `Sleeper.checked`."""
-        engine = self._fetching.engine
-        self._on_activity(exists or bool(engine.running) or bool(engine.finished))
-        now = self._loop.time()
-        if exists and not engine.jobs_may_be_ready and now - self._polled_at >= BUSY_POLL_S:
-            self._polled_at = now
-            self._fetching.request_jobs()
-
-    async def stop_accepting(self) -> bool:
-        """Stop waking the queue. Returns False if the server did not reply within two seconds."""
-        await self._channels.remove(self)
-        channel = self._channels.channel(self.number, cluster=False).name
-        try:
-            async with asyncio.timeout(2.0):
-                await self._link.command("ZREM", self._link.keys.wake_channels, channel)
-        except (GlideMQError, TimeoutError):
-            return False
-        return True
-
-    async def close(self) -> None:
-        """Stop waking the queue. Idempotent."""
-        await self._channels.remove(self)
-        for each in tuple(self._passing):
-            each.cancel()
+    async def _examine(self) -> None:
+        while True:
+            queues = tuple(self._queues)
+            pause = max(EXAMINED_S / max(1, len(queues)), 1 / _EXAMINED_PER_S)
+            await asyncio.sleep(pause * random.uniform(0.9, 1.1))
+            for queue in queues:
+                if queue in self._queues:
+                    await self._guarded(queue, queue.examine())
+                    await asyncio.sleep(pause * random.uniform(0.9, 1.1))

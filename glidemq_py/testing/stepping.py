@@ -23,9 +23,8 @@ from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job.job import Job
 from glidemq_py._worker.base_worker import BaseWorker
-from glidemq_py._worker.components import Parts
 from glidemq_py._worker.fetch_loop import FetchLoop
-from glidemq_py._worker.lanes import Lane, Lanes
+from glidemq_py._worker.lane import Lane
 from glidemq_py._worker.maintenance.queues import Background
 from glidemq_py._worker.opening import WorkerComponents
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
@@ -199,7 +198,7 @@ class Stepping(BaseWorker):
         present = self._parts_of_queue()
         self._due = {each.fetching: self._due.get(each.fetching) or await self._registered(each) for each in present}
 
-    async def _registered(self, part: Parts | Lane) -> _DueTime:
+    async def _registered(self, part: Lane) -> _DueTime:
         due = _DueTime()
         part.fetching.due_in = due.set
         # Keeps it in `Queue.get_workers` until it is closed: it sends no heartbeats, and the clock may jump.
@@ -207,11 +206,10 @@ class Stepping(BaseWorker):
         await part.link.transport.call(part.source.heartbeat(json.dumps(about), MAX_DURATION_MS, []))
         return due
 
-    def _parts_of_queue(self) -> Sequence[Parts | Lane]:
+    def _parts_of_queue(self) -> Sequence[Lane]:
         """Return what serves the queue, or each of its partitions. Each step goes through them in turn."""
-        parts = self._life.parts
-        assert parts is not None
-        return parts.lanes if isinstance(parts, Lanes) else (parts,)
+        assert self._life.lanes is not None
+        return self._life.lanes.lanes
 
     async def close(self, timeout: Milliseconds | None = None, *, force: bool = False) -> None:
         """Leave the lifespan, disconnect, and restore the worker given to `of`.
@@ -224,12 +222,12 @@ class Stepping(BaseWorker):
             if self._borrowing is not None:
                 await self._borrowing.end()
 
-    async def _ready(self) -> list[Parts | Lane]:
+    async def _ready(self) -> list[Lane]:
         """Start, or serve the present partitions of the queue."""
-        if self._life.parts is None:
+        if self._life.lanes is None:
             await self.start()
-        elif not self._life.is_closing and self._life.opening is not None and self._life.opening.source is None:
-            await self._life.follower.follow(self._parts_of_queue()[0].link.transport, self._keys)
+        elif not self._life.is_closing:
+            await self._life.lanes.follow(self._keys)
             await self._prepare_parts()
         if self._life.is_closing:
             raise GlideMQError(f"{self!r} is closed")
@@ -285,8 +283,8 @@ class Stepping(BaseWorker):
 
     def _recorded(self, run: JobRun) -> None:
         self.runs.append(run)
-        if len(self.runs) > self._enough and self._life.parts is not None:
-            self._life.parts.fetching.pause()
+        if len(self.runs) > self._enough and self._life.lanes is not None:
+            self._life.lanes.pause()
 
     async def run_until_empty(self, limit: int = _ATTEMPTS) -> list[JobRun]:
         """Run all jobs, and advance the clock to the next due time whenever no job is ready: delays, retries, limits.
@@ -327,7 +325,7 @@ class Stepping(BaseWorker):
             self.off("stalled", recovered.append)
         return recovered
 
-    async def _exchange_with(self, part: Parts | Lane, *, once: bool = False) -> None:
+    async def _exchange_with(self, part: Lane, *, once: bool = False) -> None:
         fetching, engine, tasks = part.fetching, part.fetching.engine, _tasks_of(part)
         self._catch_up()
         while await tasks.schedulers.fire() == 0:
@@ -353,11 +351,11 @@ class Stepping(BaseWorker):
         self._catch_up()
         return _earliest([await self._next_due_of(part) for part in parts])
 
-    async def _next_due_of(self, part: Parts | Lane) -> int | None:
+    async def _next_due_of(self, part: Lane) -> int | None:
         times: list[int] = []
         # (A used-up limit has a due time even if no job waits for it.)
         due = self._due[part.fetching].milliseconds
-        if due is not None and not await self._is_drained(part.link):
+        if due is not None and not await part.source.is_drained(part.link):
             times.append(due)
         if part.fetching.engine.throttle.holding:
             times.append(max(1, math.ceil(part.fetching.paused_ms)))
@@ -380,7 +378,7 @@ class Stepping(BaseWorker):
             applied.append(throttle)
 
 
-def _tasks_of(part: Parts | Lane) -> Background:
+def _tasks_of(part: Lane) -> Background:
     assert part.background is not None
     return part.background
 

@@ -22,7 +22,7 @@ from glidemq_py.errors import BatchError, SuspendError
 from tests.contract.api import Broadcast, Queue
 from tests.contract.observe import Raw
 from tests.contract.test_broadcast import QUICK, Seen, working
-from tests.inside import opened
+from tests.inside import fetching_of
 from tests.server.worker_support import PATIENCE, with_timeout
 
 pytestmark = pytest.mark.exclude("partitioned", reason="a broadcast has no partitions")
@@ -292,7 +292,6 @@ async def test_tokens_are_limited(url: Any, queue_name: str):
         await broadcast.publish_bulk([("x", n) for n in range(3)])
         async with working(worker) as log:
             await log.wait("completed")
-            parts = opened(worker)
-            assert parts is not None
-            await with_timeout(parts.fetching.until(lambda: parts.fetching.engine.is_drained))
+            fetching = fetching_of(worker)
+            await with_timeout(fetching.until(lambda: fetching.engine.is_drained))
         assert log.count["completed"] == 1

@@ -45,7 +45,7 @@ from glidemq_py import (
 )
 from glidemq_py.errors import PermissionDeniedError
 from glidemq_py.telemetry.prometheus import QueueCollector
-from tests.inside import connected, opened
+from tests.inside import connected, lane_of
 from tests.server.command import checked
 from tests.server.gateway.script import Reader, look_up, resolved
 from tests.server.worker_support import with_timeout
@@ -499,7 +499,7 @@ async def work(place: Place):
     async with Worker(place.name, handle, place.url, log_failures=False, **settings) as worker:
         await place.wait(completed)
         await place.wait(admin.dead_letters.get_all)
-        parts = opened(worker)
+        parts = lane_of(worker)
         assert parts is not None
         await parts.background.recovery.run_once()
         await parts.fetching.invalidate_pipelined()
@@ -565,7 +565,7 @@ async def run_subscription(place: Place):
     worker = BroadcastWorker(place.name, handle, place.url, subscription="s", log_failures=False, **options)
     async with worker:
         await place.wait(done)
-        parts = opened(worker)
+        parts = lane_of(worker)
         assert parts is not None
         await parts.background.recovery.run_once()
         await parts.fetching.invalidate_pipelined()

@@ -17,7 +17,7 @@ from glidemq_py import (
 )
 from glidemq_py.testing import RespClient
 from tests.contract.test_broadcast import QUICK, Seen, working
-from tests.inside import opened
+from tests.inside import lane_of
 from tests.server.faults_support import close_pipes
 from tests.server.worker_support import EventRecorder, Gate, Raw, until, with_timeout
 
@@ -88,8 +88,7 @@ async def test_stalled_grace_is_that_of_the_worker_that_had_the_message(url: str
         kept = await broadcast.publish("a", 1) or ""
         await with_timeout(began.wait())
         assert resp.execute("HGET", raw.key("stalled-policies"), patient.consumer).startswith("|3600000|")
-        parts: Any = opened(patient)
-        await parts.background.heartbeat.close()  # other workers consider it dead
+        await lane_of(patient).background.heartbeat.close()  # other workers consider it dead
         # Another message, of a worker that never registered: it is recovered although it is younger.
         lost = await broadcast.publish("a", 2) or ""
         resp.execute("XREADGROUP", "GROUP", "s", "py-dead", "COUNT", 1, "STREAMS", raw.key("stream"), ">")

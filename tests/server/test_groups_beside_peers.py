@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import Job, Maintenance, Queue, Worker
 from glidemq_py.options import OrderingDict
 from glidemq_py.testing import RespClient
-from tests.inside import libraries, link_of, wake
+from tests.inside import libraries, link_of, wake_channel
 from tests.inside import queues as maintaining
 from tests.server.worker_support import until, with_timeout
 from tests.wire_library.support import CONSUMER, WireQueue, load
@@ -116,7 +116,7 @@ async def test_group_that_a_client_without_workers_blocked_is_repaired(
     load(resp)  # a library of the name that Node clients use is the only sign of them
     monkeypatch.setattr(libraries.GroupRepair.__init__, "__kwdefaults__", {"blocked": 0, "full": 300_000})
     monkeypatch.setattr(libraries, "_POLL_S", 0.02)
-    monkeypatch.setattr(wake, "EXAMINED_S", 0.02)
+    monkeypatch.setattr(wake_channel, "EXAMINED_S", 0.02)
     monkeypatch.setattr(maintaining, "_IDLE_S", 0.02)
     monkeypatch.setattr(maintaining, "_BUSY_S", 0.02)
     node, ran = Node(resp, queue_name), list[str]()

@@ -18,10 +18,9 @@ from tests.inside import (
     QueueKeys,
     connected,
     keys_of,
-    lanes,
+    lane,
     opened,
     partition_names,
-    wake,
     wake_channel,
 )
 from tests.inside import queues as maintaining
@@ -364,7 +363,7 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
     url: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)
-    monkeypatch.setattr(lanes, "QUIET_S", 0.0)
+    monkeypatch.setattr(lane, "QUIET_S", 0.0)
     async with Worker(names, echo, url) as worker, Queue(names[1], url) as queue:
         parts: Any = opened(worker)
         first, second, _ = parts.lanes
@@ -383,8 +382,8 @@ async def test_tasks_of_an_empty_queue_stop_and_start_again(
 async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list[str], monkeypatch: pytest.MonkeyPatch):
     """Its jobs have failed before the worker started, so the queue has nothing else to maintain."""
     monkeypatch.setattr(wake_channel, "ROUND_S", 0.1)
-    monkeypatch.setattr(lanes, "QUIET_S", 0.0)
-    monkeypatch.setattr(wake, "EXAMINED_S", 0.02)
+    monkeypatch.setattr(lane, "QUIET_S", 0.0)
+    monkeypatch.setattr(wake_channel, "EXAMINED_S", 0.02)
     runs: Any = []
 
     async def handle(job: Job):
@@ -514,7 +513,7 @@ async def test_hundred_idle_queues_need_few_clients_and_commands(
     private_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ):
     server = private_server()
-    monkeypatch.setattr(wake, "REGISTERED_S", NEVER_S)
+    monkeypatch.setattr(wake_channel, "REGISTERED_S", NEVER_S)
     async with Worker([f"q{number}" for number in range(100)], echo, server.url), Queue("q42", server.url) as queue:
         assert await queue.add_and_wait("n", 1) == 1
         with server.client() as resp:
@@ -532,7 +531,7 @@ async def test_idle_workers_of_one_queue_share_the_calls_of_a_list(private_serve
             queue = await stack.enter_async_context(Queue(name, server.url))
             await with_timeout(_eventually(partial(_lists, queue, worker)))
         assert [lane.background for parts in others for lane in parts.lanes] == [None] * 28
-        assert len({parts._idle for parts in others}) == 1
+        assert len({parts.shared.channels for parts in others}) == 1
         assert await queue.workers.ping(workers[-1].consumer, timeout=20_000) == [workers[-1].consumer]
         assert await queue.workers.quiet(timeout=20_000) == [workers[-1].consumer]
         assert workers[-1].is_paused

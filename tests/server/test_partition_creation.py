@@ -17,7 +17,7 @@ from tests.inside import (
     Layout,
     call,
     keys_of,
-    lanes,
+    lane,
     layout_of,
     loop_transport,
     partition_names,
@@ -26,7 +26,7 @@ from tests.inside import (
     queue_events,
     split_partition_id,
     stored,
-    wake,
+    wake_channel,
 )
 from tests.inside import stored as stored_layouts
 from tests.server.worker_support import WorkerFor, until, with_timeout
@@ -604,11 +604,11 @@ async def test_a_worker_finds_the_partitions_of_a_quiet_queue(
 ):
     """A quiet queue has no heartbeats, which report the layout, as registrations do."""
 
-    async def register(_: lanes.Lane, interval_s: float | None = None):
+    async def register(_: lane.Lane, interval_s: float | None = None):
         """Do nothing: it is done at the start and every minute."""
 
-    monkeypatch.setattr(lanes.Lane, "register", register)
-    monkeypatch.setattr(wake, "EXAMINED_S", 0.02)
+    monkeypatch.setattr(lane.Lane, "register", register)
+    monkeypatch.setattr(wake_channel, "EXAMINED_S", 0.02)
     quiet = f"{queue_name}-quiet"
     async with (
         Worker({queue_name: 1, quiet: 2}, lambda job: job.data, url),

@@ -12,7 +12,7 @@ import pytest
 
 from glidemq_py import ClosedError, ConnectionOptions, GlideMQError, Job, Queue, Worker
 from glidemq_py.testing import RespClient
-from tests.inside import around, components, config_of, fetching_of, opened, shutdown
+from tests.inside import around, closing, config_of, fetching_of, lane, shutdown
 from tests.server.worker_support import EventRecorder, Gate, Raw, StartServer, WorkerFor, until, with_timeout
 
 
@@ -302,7 +302,7 @@ async def test_cancelled_run_closes_its_worker(
 async def test_close_does_not_wait_for_a_stuck_handler_whose_attempt_has_ended(
     worker_for: WorkerFor, url: str, queue_name: str, kind: str, ended_by: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(components, "_RELEASE_S", 0.1)
+    monkeypatch.setattr(closing, "_RELEASE_S", 0.1)
     begun, leave, left = threading.Event(), threading.Event(), asyncio.Event()
 
     def in_thread(job: Job):
@@ -513,7 +513,7 @@ async def test_close_of_an_idle_worker_does_not_wait_for_a_frozen_server(private
 async def test_forced_close_ends_although_releasing_fails(
     private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(components, "_RELEASE_S", 0.5)
+    monkeypatch.setattr(closing, "_RELEASE_S", 0.5)
     gate = Gate()
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
@@ -577,9 +577,9 @@ async def test_close_waits_only_briefly_for_a_server_that_is_known_to_be_gone(
     private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch, how: Any
 ):
     """The limits for a server that replies are not used up."""
-    monkeypatch.setattr(components, "_RELEASE_S", 600.0)
-    monkeypatch.setattr(components, "_LEAVE_S", 600.0)
-    monkeypatch.setattr(components, "_JOIN_S", 600.0)
+    monkeypatch.setattr(closing, "_RELEASE_S", 600.0)
+    monkeypatch.setattr(lane, "_LEAVE_S", 600.0)
+    monkeypatch.setattr(lane, "_JOIN_S", 600.0)
     gate = Gate()
     server = private_server()
     async with Queue(queue_name, server.url) as queue:
@@ -597,11 +597,11 @@ async def test_close_waits_only_briefly_for_the_reply_to_a_fetch_after_the_serve
     private_server: StartServer, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     """GLIDE keeps a call made while it reconnects until the request timeout."""
-    monkeypatch.setattr(components, "_FETCH_S", 1.0)
+    monkeypatch.setattr(closing, "_FETCH_S", 1.0)
     server = private_server()
     worker = Worker(queue_name, Gate(), f"{server.url}?request_timeout=600000")
     await worker.start()
-    fetching = opened(worker).fetching
+    fetching = fetching_of(worker)
     await with_timeout(fetching.idle.wait())
     server.kill()
     fetching.request_jobs()

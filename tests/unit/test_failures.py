@@ -1,6 +1,7 @@
 """The bound of the log of failed jobs, and its lines about jobs that only the server knows."""
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ def failures(caplog: pytest.LogCaptureFixture):
 
 
 def _log(**options: Any) -> failure_log.FailureLog:
+    link: Any = SimpleNamespace(queue_name="q", shown_id=str)
     return failure_log.FailureLog(
-        source="queue 'q'", queue="q", worker_id="w", options=worker_options.parse_failure_log("log_failures", options)
+        link, worker_id="w", options=worker_options.parse_failure_log("log_failures", options)
     )
 
 

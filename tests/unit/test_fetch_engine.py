@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from glidemq_py import TokenLimiter
+from glidemq_py._worker.fetch_calls import Throttle
 from glidemq_py._worker.fetch_engine import MAX_REFUSALS, FetchEngine
+from glidemq_py._worker.slot_pool import SlotPool
 from tests.inside import MAX_ROWS, Exchange, Failure, FinishedAttempt, Invalidate, Pipelined, Reattach, Step, working
 
 EXHAUSTED, LIMITED = 2, 4
@@ -40,8 +42,12 @@ def finished(run: Any) -> FinishedAttempt:
     return FinishedAttempt(working.completed(str(run.number), "", 1, 1, "null"), run, None, None)
 
 
+def new_engine(slots: int, tokens: TokenLimiter | None = None, **options: Any) -> FetchEngine:
+    return FetchEngine(SlotPool(slots), 0.0, lambda: 0.5, Throttle(tokens), **options)
+
+
 def accepting_engine(slots: int, **options: Any) -> FetchEngine:
-    engine = FetchEngine(slots, 0.0, lambda: 0.5, **options)
+    engine = new_engine(slots, **options)
     engine.accepting = True
     return engine
 
@@ -62,7 +68,7 @@ def fetched(engine: FetchEngine, call: Exchange, numbers: Iterable[int], flags: 
 
 
 def test_no_call_before_the_worker_accepts_jobs():
-    engine = FetchEngine(3, 0.0, lambda: 0.5)
+    engine = new_engine(3)
     assert engine.next_call(0.0) is None
     engine.accepting = True
     assert next_exchange(engine).want == 3
@@ -102,7 +108,7 @@ def test_a_result_of_a_job_does_not_occupy_its_slot():
     engine.attempt_ended(finished(first))  # a timeout: its handler still runs
     assert next_exchange(engine).want == 0
     engine.free_slot(first)
-    assert engine.free == 1
+    assert engine.pool.free == 1
     assert engine.running == {second}
 
 
@@ -201,10 +207,10 @@ def test_drained_is_reported_once_after_the_last_job():
 
 def test_withheld_slots_are_not_requested():
     engine = accepting_engine(4, one_call=True)
-    engine.withhold(3)
+    engine.pool.withhold(3)
     assert next_exchange(engine).want == 1
-    engine.withhold(-3)
-    assert engine.free == 3
+    engine.pool.withhold(-3)
+    assert engine.pool.free == 3
 
 
 # -- failed calls ---------------------------------------------------------------------------------------------------
@@ -299,11 +305,11 @@ def test_pipelined_call_reserves_the_free_slots_until_its_reply():
     fetched(engine, next_exchange(engine), [], EXHAUSTED)
     pipelined = engine.next_pipelined()
     assert pipelined is not None
-    assert (pipelined.want, engine.free) == (2, 0)
+    assert (pipelined.want, engine.pool.free) == (2, 0)
     call = engine.pipelined_replied(pipelined)
     assert call is not None
     fetched(engine, call, [1])
-    assert engine.free == 1
+    assert engine.pool.free == 1
 
 
 def test_jobs_of_a_pipelined_call_are_released_by_a_paused_worker():
@@ -313,7 +319,7 @@ def test_jobs_of_a_pipelined_call_are_released_by_a_paused_worker():
     assert pipelined is not None
     engine.accepting = False
     assert engine.pipelined_replied(pipelined) is None
-    assert engine.free == 2
+    assert engine.pool.free == 2
 
 
 def test_no_pipelined_call_for_a_worker_with_limits_of_its_own():
@@ -425,7 +431,7 @@ def test_worker_that_is_resumed_while_it_reattaches_does_not_exceed_its_slots():
     assert call.want == MAX_ROWS
     engine.accepting = True
     assert not engine.reattached([run_of(each) for each in range(4)], "")
-    assert (engine.free, engine.running) == (3, set())
+    assert (engine.pool.free, engine.running) == (3, set())
 
 
 def test_results_reported_again_include_their_tokens():
@@ -457,6 +463,7 @@ def test_sent_result_behind_a_refused_one_is_reported_before_reattaching():
 
 def test_unresponsive_only_while_a_reply_is_expected():
     engine = accepting_engine(1)
+    engine.reads = True
     call = next_exchange(engine, 2.0)
     assert engine.unresponsive_seconds(12.0) == 10.0
     engine.replied(call, [run_of(1)], 0, False, 12.0)
@@ -500,7 +507,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, 12), one_call=st.booleans())
     def begin(self, slots: int, one_call: bool):
         self.server = Server()
-        self.engine = FetchEngine(slots, 0.0, lambda: 0.5, one_call=one_call)
+        self.engine = new_engine(slots, one_call=one_call)
         self.now = 0.0
         self.calls: list[AnyCall] = []
         self.executed: dict[AnyCall, tuple[list[int], int]] = {}  # fetched jobs and flags of calls without a reply
@@ -713,9 +720,9 @@ class Machine(RuleBasedStateMachine):
     def never_more_jobs_than_slots(self):
         engine = self.engine
         occupied = len(self.running) + len(self.ended_early)
-        assert len(engine.running) == occupied <= engine.slots
-        assert engine.free == engine.slots - occupied - engine.requested_slots
-        assert engine.free >= 0
+        assert len(engine.running) == occupied <= engine.pool.slots
+        assert engine.pool.free == engine.pool.slots - occupied - engine.requested_slots
+        assert engine.pool.free >= 0
 
     @invariant()
     def calls_are_limited(self):
@@ -731,7 +738,7 @@ class Machine(RuleBasedStateMachine):
         engine = self.engine
         if engine.step is not None:
             assert self.calls or engine.wake_at is not None
-        elif engine.finished or (self.server.ready and engine.may_fetch and engine.free > 0):
+        elif engine.finished or (self.server.ready and engine.may_fetch and engine.pool.free > 0):
             assert self.calls
         elif engine.throttle.holding:
             assert engine.wake_at is not None
@@ -761,7 +768,7 @@ class Machine(RuleBasedStateMachine):
         assert not engine.finished
         assert self.started <= self.server.results.keys() | self.given_up
         assert self.server.assigned <= self.given_up
-        assert engine.free == engine.slots
+        assert engine.pool.free == engine.pool.slots
 
 
 TestMachine = Machine.TestCase

@@ -9,11 +9,13 @@ import pytest
 
 from glidemq_py import Job
 from glidemq_py._features.failure_policy import FailurePolicyTask
+from glidemq_py._worker.fetch_calls import Throttle
 from glidemq_py._worker.handlers import Continuations
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
-from glidemq_py._worker.wake import DrainProbe, IdleQueues
+from glidemq_py._worker.queue_lanes import QueueLanes
+from glidemq_py._worker.wake_channel import IdleQueues
 from glidemq_py.errors import SuspendError
-from tests.inside import QueueKeys, failures, slot_pool, wake_channel, working
+from tests.inside import QueueKeys, failures, wake_channel, working
 from tests.inside import heartbeat as worker_heartbeat
 from tests.inside import options as worker_options
 
@@ -91,7 +93,7 @@ async def test_start_ends_if_the_heartbeats_are_closed_first():
     await asyncio.wait_for(heartbeat.start(), 10)
 
 
-# -- the shared calls for idle queues of `glidemq_py._worker.wake` --------------------------
+# -- the shared calls for idle queues of `glidemq_py._worker.wake_channel` --------------------------
 
 
 class FakeQueue:
@@ -186,19 +188,20 @@ async def test_a_node_that_does_not_reply_hides_no_jobs_of_others(monkeypatch: p
     assert await asyncio.wait_for(wake_channel.with_ready_jobs([silent, busy, empty]), 10) == [busy]
 
 
-async def test_a_closed_probe_does_not_hold_the_event_back():
+async def test_a_closed_look_does_not_hold_the_event_back():
     events: list[str] = []
-    engine: Any = SimpleNamespace(is_quiet=True, drained_is_wanted=lambda: True)
-    queue = slot_pool.QueueOfEngines([engine])
-    probe = DrainProbe(queue, "q", lambda: events.append("drained"))
-    probe.add(sleeper("silent", Cluster("")))
-    queue.was_busy = True
-    assert not queue.take_drained()
+    listeners: Any = SimpleNamespace(wanted=lambda _: True, emit=lambda event, queue: events.append(event))
+    queue = QueueLanes("q", listeners, Throttle())
+    queue.engines.append(SimpleNamespace(is_quiet=True))
+    queue.wakes += [sleeper("silent", Cluster("")), sleeper("silent", Cluster(""))]
+    queue.check_drained(is_lane_drained=True)
+    assert not events
     await asyncio.sleep(0)
-    await probe.close()
+    await queue.close()
     assert events == ["drained"]
-    queue.was_busy, queue.rounds = True, queue.rounds + 1
-    assert queue.take_drained()
+    queue.rounds += 1
+    queue.check_drained(is_lane_drained=True)
+    assert events == ["drained", "drained"]
     assert not [task for task in asyncio.all_tasks() if "drained" in task.get_name()]
 
 

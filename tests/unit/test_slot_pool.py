@@ -11,18 +11,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glidemq_py._worker.batches import PooledSlots
-from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, PooledEngine, SlotPool
+from glidemq_py._worker.batches import BatchSlots
+from glidemq_py._worker.fetch_calls import Throttle
+from glidemq_py._worker.fetch_engine import FetchEngine
+from glidemq_py._worker.slot_pool import PRIORITIES_S, TURN_S, TURNS, SlotPool
 from tests.inside import Exchange, Failure
 
 
-def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[PooledEngine]]:
-    pool = SlotPool(slots, weighted=weighted)
-    made = [PooledEngine(pool, at, weight, 0.0, lambda: 0.5) for at, weight in enumerate(weights)]
+def engines(slots: int, weights: list[int], *, weighted: bool) -> tuple[SlotPool, list[FetchEngine]]:
+    pool = SlotPool(slots, weighted=weighted, lanes=len(weights))
+    made = [lane(pool, at, weight) for at, weight in enumerate(weights)]
     for engine in made:
         engine.accepting = True
-        engine.connect(lambda: None)
     return pool, made
+
+
+def lane(pool: SlotPool, position: int, weight: int) -> FetchEngine:
+    return FetchEngine(pool, 0.0, lambda: 0.5, Throttle(), position=position, weight=weight)
 
 
 class FakeResult:
@@ -41,13 +46,13 @@ class FakeRun:
     suspect_limit = 0
 
 
-def call(engine: PooledEngine) -> Exchange:
+def call(engine: FetchEngine) -> Exchange:
     found = engine.next_call(0.0)
     assert isinstance(found, Exchange)
     return found
 
 
-def reply(engine: PooledEngine, exchange: Exchange, jobs: int, flags: int = 0, now: float = 0.0) -> list[Any]:
+def reply(engine: FetchEngine, exchange: Exchange, jobs: int, flags: int = 0, now: float = 0.0) -> list[Any]:
     runs = [cast("Any", FakeRun()) for _ in range(jobs)]
     engine.replied(exchange, runs, flags, bool(flags), now)
     return runs
@@ -92,7 +97,7 @@ def test_weights_decide_over_a_single_slot():
     assert fetched == [60, 30, 10]
 
 
-def served(made: list[PooledEngine], calls: int, now: float = 0.0) -> list[int]:
+def served(made: list[FetchEngine], calls: int, now: float = 0.0) -> list[int]:
     """Return the positions of the queues that the next calls fetch from, whose jobs end at once."""
     order: list[int] = []
     for _ in range(calls):
@@ -127,8 +132,7 @@ def test_queues_without_jobs_are_not_pumped():
     pool, (first, second) = engines(2, [1, 1], weighted=False)
     reply(first, call(first), 0, flags=2)
     pumped: list[int] = []
-    second.connect(lambda: pumped.append(1))
-    pool.ready[second] = lambda: pumped.append(2)
+    second.pump = lambda: pumped.append(2)
     pool.pump(first)
     assert pumped == [2]
     assert first not in pool.ready
@@ -162,11 +166,11 @@ class Simulation:
         self._count = 0
         self.now = 0.0
         self.fetched: Counter[int] = Counter()
-        self.pool = SlotPool(slots, weighted=True)
-        self.engines = [PooledEngine(self.pool, at, weight, 0.0, lambda: 0.5) for at, weight in enumerate(weights)]
+        self.pool = SlotPool(slots, weighted=True, lanes=len(weights))
+        self.engines = [lane(self.pool, at, weight) for at, weight in enumerate(weights)]
         for engine in self.engines:
             engine.accepting = True
-            engine.connect(partial(self._pump, engine))
+            engine.pump = partial(self._pump, engine)
 
     def run(self, jobs: int) -> list[float]:
         """Return the share of each queue in the fetched jobs."""
@@ -181,7 +185,7 @@ class Simulation:
         self._count += 1
         heapq.heappush(self._events, (self.now + mean * self._random.uniform(0.5, 1.5), self._count, action))
 
-    def _pump(self, engine: PooledEngine):
+    def _pump(self, engine: FetchEngine):
         while (found := engine.next_call(self.now)) is not None:
             assert isinstance(found, Exchange)
             assert 0 <= found.want <= engine.max_want
@@ -193,7 +197,7 @@ class Simulation:
                 self._waits_since[at] = self.now
             self._after(self._call, partial(self._replied, engine, found))
 
-    def _replied(self, engine: PooledEngine, found: Exchange):
+    def _replied(self, engine: FetchEngine, found: Exchange):
         at, count = engine.position, found.want
         if self._left is not None:
             count = min(count, self._left[at])
@@ -208,11 +212,11 @@ class Simulation:
         self._after(0.0, partial(self._pump_all, engine))
         self.pool.pump(engine)
 
-    def _ended(self, engine: PooledEngine, run: Any):
+    def _ended(self, engine: FetchEngine, run: Any):
         engine.job_ended(cast("Any", FakeResult(run)))
         self._pump_all(engine)
 
-    def _pump_all(self, engine: PooledEngine):
+    def _pump_all(self, engine: FetchEngine):
         self._pump(engine)
         self.pool.pump(engine)
 
@@ -277,7 +281,7 @@ def test_calls_stay_large_with_many_queues_and_slow_calls(job: float, call: floa
     assert several.now <= 1.2 * single.now
 
 
-def in_turns(slots: int, queues: int) -> tuple[SlotPool, list[PooledEngine]]:
+def in_turns(slots: int, queues: int) -> tuple[SlotPool, list[FetchEngine]]:
     """Return engines whose worker completes short jobs, so that they take turns."""
     pool, made = engines(slots, [1] * queues, weighted=True)
     pool.jobs_ended(0, -1.0)
@@ -388,11 +392,13 @@ def test_jobs_that_were_not_found_are_not_charged():
 async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs():
     pool, (first, second) = engines(4, [1, 1], weighted=True)
     now = asyncio.get_running_loop().time()
-    pool.replied(60.0, now)  # replies are slow, so none is late
-    second.jobs_may_be_ready = False
+    first.unanswered_since = now - 60.0
+    pool.replied(first, 0, now)  # replies are slow, so none is late
+    first.unanswered_since = None
+    pool.left(second)
     found = first.next_call(now)
     assert isinstance(found, Exchange)
-    slots = PooledSlots(pool)
+    slots = BatchSlots(pool)
     impatient = asyncio.ensure_future(slots.caught_up(False))
     await asyncio.sleep(0)
     assert not impatient.done()
@@ -403,7 +409,7 @@ async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs():
     patient = asyncio.ensure_future(slots.caught_up(True))
     await asyncio.sleep(0)
     assert not patient.done()
-    first.jobs_may_be_ready = False
+    pool.left(first)
     pool.changed()
     await asyncio.wait_for(patient, 5)
     assert pool.changed is None
@@ -411,8 +417,8 @@ async def test_a_batch_waits_for_calls_in_flight_and_for_ready_jobs():
 
 async def test_a_batch_does_not_wait_for_a_late_reply():
     pool, (first, second) = engines(4, [1, 1], weighted=True)
-    second.jobs_may_be_ready = False
+    pool.left(second)
     assert first.next_call(asyncio.get_running_loop().time()) is not None
     for patient in (False, True):
-        await asyncio.wait_for(PooledSlots(pool).caught_up(patient), 5)
+        await asyncio.wait_for(BatchSlots(pool).caught_up(patient), 5)
     assert first.requested_slots == 4

@@ -277,11 +277,8 @@ class _QueueTask(BackgroundTask):
         return self._scheduler
 
     def _begin(self) -> None:
-        link, name = self._link, self._link.queue_name
-        failure_log = FailureLog(
-            source=f"queue {name!r}", queue=name, worker_id=self._holder, options=self._options.log_failures,
-            partition=link.partition,
-        )  # fmt: skip
+        link = self._link
+        failure_log = FailureLog(link, worker_id=self._holder, options=self._options.log_failures)
         outbox = OutboxTask(link=link, expected=True)
         policy = FailurePolicyTask(link)
         source = QueueSource(link.keys, self._holder, self._options)
