@@ -273,10 +273,10 @@ class Lanes:
     async def close(self, force: asyncio.Event) -> None:
         """Stop fetching, wait for running jobs until ``force`` is set, report all results, and leave the queues."""
         self._closing = True
+        self.pause()
         if self._following is not None:
             await stop_task(self._following)
         await self.shared.channels.idle.remove(self.lanes)
-        self.pause()
         await asyncio.gather(*(queue.close() for queue in self.shared.queues.values()))
         for lane in self.lanes:
             lane.runner.stop_accepting()

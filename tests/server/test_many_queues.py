@@ -21,6 +21,7 @@ from tests.inside import (
     lane,
     opened,
     partition_names,
+    wake,
     wake_channel,
 )
 from tests.inside import queues as maintaining
@@ -213,7 +214,7 @@ async def test_a_queue_is_not_drained_before_the_wake_up_for_its_last_job(
                 await registered(resp, name)
             await queue.add("n", 1, fair_key=keyed(1, 3))
             await with_timeout(begun.wait())
-            monkeypatch.setattr(wake_channel.ChannelWake, "woken", lambda _: None)
+            monkeypatch.setattr(wake.ChannelWake, "woken", lambda _: None)
             await queue.add("n", 2, fair_key=keyed(2, 3))
             added.set()
             await with_timeout(arrived.wait())
