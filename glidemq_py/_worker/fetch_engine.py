@@ -223,6 +223,11 @@ class FetchEngine:
 
     # -- events of the worker -----------------------------------------------------------------------------
 
+    def accept(self) -> None:
+        """Fetch from now on."""
+        self.accepting = True
+        self.wake()
+
     def wake(self) -> None:
         """Fetch as soon as a slot is free: there may be ready jobs."""
         self._may_be_ready(True)

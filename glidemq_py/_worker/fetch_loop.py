@@ -191,10 +191,8 @@ class FetchLoop:
 
     def resume(self) -> None:
         """Fetch jobs."""
-        self.engine.accepting = True
-        self.engine.wake()
-        self.idle.clear()
-        self.schedule_pump()
+        self.engine.accept()
+        self.request_jobs()
 
     def request_jobs(self) -> None:
         """Fetch jobs as soon as a slot is free: there may be ready ones."""

@@ -235,7 +235,9 @@ class Lanes:
         """Fetch jobs."""
         self._accepting = True
         for lane in self.lanes:
-            lane.fetching.resume()
+            lane.fetching.engine.accept()
+        for lane in self.lanes:
+            lane.fetching.request_jobs()
 
     def resize(self, slots: int) -> None:
         """Change the maximum number of running jobs. Running jobs, and those of calls in flight, may exceed it."""
