@@ -113,16 +113,19 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.serving import server_config
 from glidemq_py._worker import (
     base_worker,
+    batches,
     broadcasts,
     closing,
     failure_log,
     fetch_calls,
+    fetch_engine,
     heartbeat,
     lane,
     lanes,
     listeners,
     opening,
     options,
+    queue_lanes,
     shutdown,
     slot_pool,
     timeouts,
@@ -132,7 +135,7 @@ from glidemq_py._worker import (
 from glidemq_py._worker import results as worker_results
 from glidemq_py._worker.command import target
 from glidemq_py._worker.command.arguments import TargetError, WorkerArguments, parse_size, read_arguments
-from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step
+from glidemq_py._worker.fetch_calls import MAX_ROWS, Exchange, Failure, Invalidate, Pipelined, Reattach, Step, Throttle
 from glidemq_py._worker.maintenance import libraries, queues
 from glidemq_py._worker.maintenance import outbox as maintenance_outbox
 from glidemq_py._worker.results import status_after_lost_reply

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from glidemq_py._client.runtime import uncancelled
 from glidemq_py._core.calls import Call, administration, pieces, working
@@ -23,8 +23,7 @@ from glidemq_py._core.calls.working import (
     Leasing,
     WakeChannel,
 )
-from glidemq_py._core.job_options import JobOptions, read_stored_options
-from glidemq_py._core.keys import split_budget_key
+from glidemq_py._core.job_options import read_stored_options
 from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.option_values import is_retried, kept, retry_delay
 from glidemq_py._core.payload import PAYLOAD_LIMIT, encode_result
@@ -32,15 +31,23 @@ from glidemq_py._core.queue_options import Serializer
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.leases import CONSUMER, LeaseFacts
 from glidemq_py._features.outbox import Outbox
-from glidemq_py._features.usage import check_budget
-from glidemq_py._job.attempt import reason_of, stacktraces_with, stored_text, unstored_error
-from glidemq_py._job.run import Run, signal_row
+from glidemq_py._job.attempt import stored_text, unstored_error
+from glidemq_py._job.job import Job
+from glidemq_py._job.reports import (
+    StoredFacts,
+    budget_charges,
+    budget_elsewhere,
+    failed_row,
+    refusal,
+    signal_row,
+    stored_facts,
+    token_of,
+)
+from glidemq_py._job.run import Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import ConnectedQueue
 from glidemq_py.errors import (
     AmbiguousResultError,
-    BudgetExceededError,
-    DelayedError,
     GlideMQError,
     GlideMQValidationError,
     JobRevokedError,
@@ -48,16 +55,11 @@ from glidemq_py.errors import (
 )
 from glidemq_py.telemetry.state import TELEMETRY
 
-if TYPE_CHECKING:
-    pass
-
 _log = get_logger(__name__)
 _failures = get_logger("glidemq_py.failures")
 
 ROWS_PER_CALL: Final = 500
 _MESSAGE_CHARS: Final = 300
-_BUDGET_PAUSE_MS: Final = 86_400_000
-_UNKNOWN_BUDGET_MS: Final = 1_000
 _OK: Final = int(AttemptStatus.OK)
 _OUTBOX_PENDING: Final = int(ExchangeFlags.OUTBOX_PENDING)
 
@@ -120,6 +122,11 @@ class Report(NamedTuple):
     error: object = None
 
     @property
+    def job(self) -> Job[Any, Any] | None:
+        """The job, unless the lease was made from a token."""
+        return None if self.run is None else self.run.job
+
+    @property
     def attempts_made(self) -> int:
         """Failed attempts before this one, as far as known."""
         return 0 if self.run is None else self.run.job.attempts_made
@@ -160,19 +167,6 @@ def returned_row(facts: LeaseFacts) -> Finished:
     return working.returned(facts.id, facts.entry, facts.fence, facts.processed_on)
 
 
-class _Stored(NamedTuple):
-    """The facts about a job that a failure needs."""
-
-    options: JobOptions
-    opts_text: str
-    attempts_made: int
-    stacktrace: object
-
-
-def _stored_of(run: Run) -> _Stored:
-    return _Stored(run.options, run.job._opts_text, run.job.attempts_made, run.stacktrace)
-
-
 async def failed_rows(
     link: QueueLink, failures: Sequence[tuple[LeaseFacts, Run | None, Any]], retry: bool
 ) -> list[Finished]:  # fmt: skip
@@ -187,7 +181,7 @@ async def failed_rows(
     known = await _read_stored(link, unknown) if unknown else {}
     rows: list[Finished] = []
     for facts, run, error in failures:
-        stored = known.get(facts.id) if run is None else _stored_of(run)
+        stored = known.get(facts.id) if run is None else stored_facts(run)
         try:
             row = _failed_row(link, facts, run, stored, error, retry)
         except GlideMQError:
@@ -199,46 +193,34 @@ async def failed_rows(
     return rows
 
 
-async def _read_stored(link: QueueLink, ids: list[str]) -> dict[str, _Stored]:
+async def _read_stored(link: QueueLink, ids: list[str]) -> dict[str, StoredFacts]:
     fields = ("opts", "attemptsMade", "stacktrace")
-    found: dict[str, _Stored] = {}
+    found: dict[str, StoredFacts] = {}
     for piece in pieces(ids, ROWS_PER_CALL):
         for job_id, (opts, made, stacktrace) in await link.call(administration.records, piece, fields):
             text = opts if isinstance(opts, str) else "{}"
             count = int(made) if isinstance(made, str) and made.isdecimal() else 0
-            found[job_id] = _Stored(read_stored_options(text), text, count, stacktrace)
+            found[job_id] = StoredFacts(read_stored_options(text), text, count, stacktrace)
     return found
 
 
 def _failed_row(
-    link: QueueLink, facts: LeaseFacts, run: Run | None, stored: _Stored | None, error: object, retry: bool
+    link: QueueLink, facts: LeaseFacts, run: Run | None, stored: StoredFacts | None, error: object, retry: bool
 ) -> Finished:
     if isinstance(error, JobSignal):
         if run is None:
             raise GlideMQValidationError("error", error, "a signal needs a lease that this process has fetched")
         return signal_row(link, run, error, 1_000, kept(run.options.remove_on_fail))
-    if isinstance(error, str):
-        reason, kind = stored_text(error), "Error"
-    elif isinstance(error, BaseException):
-        reason, kind = reason_of(error), type(error).__name__
-    else:
+    if not isinstance(error, (str, BaseException)):
         raise GlideMQValidationError("error", error, f"must be an exception or a string, not {type(error).__name__}")
-    stored = stored or _Stored(read_stored_options("{}"), "{}", 0, None)
+    stored = stored or StoredFacts(read_stored_options("{}"), "{}", 0, None)
     options = stored.options
-    failure = error if isinstance(error, BaseException) else GlideMQError(reason)
-    limit = options.attempts or 0
+    failure = error if isinstance(error, BaseException) else GlideMQError(stored_text(error))
     discarded = run is not None and run.attempt.discarded
-    permanent = not retry or discarded or not is_retried(failure, None, ())
-    if permanent:
-        limit = 0
-    earlier = stored.stacktrace if isinstance(stored.stacktrace, str) else "[]"
-    if isinstance(error, BaseException):
-        earlier = stacktraces_with(earlier, error, options.stack_trace_limit)
-    return working.failed(
-        facts.id, facts.entry, facts.fence, facts.processed_on, reason, kind, earlier, limit,
-        retry_delay(options.backoff, stored.attempts_made + 1, failure, None) if limit else 0,
-        kept(options.remove_on_fail), int(limit > 0 and '"fallbacks"' in stored.opts_text), int(permanent),
-    )  # fmt: skip
+    delay = None
+    if retry and not discarded and is_retried(failure, None, ()):
+        delay = retry_delay(options.backoff, stored.attempts_made + 1, failure, None) if options.attempts else 0
+    return failed_row(facts[:4], stored, error, delay, kept(options.remove_on_fail))
 
 
 # -- the call --------------------------------------------------------------------------------------------------
@@ -306,8 +288,8 @@ def exchange_call(
     )  # fmt: skip
     return working.exchange(
         link.keys.meta, CONSUMER, want, [report.row for report in reports], not queue.options.events, False,
-        charges=_charges(link, reports) or None, leasing=Leasing(owner, lock, expiry, limits if any(limits) else ()),
-        channel=channel if want else None,
+        charges=budget_charges(link, (report.job for report in reports)) or None,
+        leasing=Leasing(owner, lock, expiry, limits if any(limits) else ()), channel=channel if want else None,
     )  # fmt: skip
 
 
@@ -388,21 +370,6 @@ def log_attempt(level: int, queue: str, job_id: str, outcome: str, what: str) ->
         _failures.handle(record)
 
 
-def _charges(link: QueueLink, reports: Sequence[Report]) -> list[working.BudgetCharge]:
-    """Return the charges of jobs of flows with a budget; see `BudgetGate.charges` of the worker."""
-    charges: list[working.BudgetCharge] = []
-    for number, report in enumerate(reports, 1):
-        job = None if report.run is None else report.run.job
-        if job is None or job._budget_key is None:
-            continue
-        usage, key = job._usage, job._budget_key
-        if usage is not None:
-            charges.append((number, key, (usage.tokens, usage.costs, usage.total_tokens, usage.total_cost)))
-        elif key == link.keys.budget(job._stored_id):
-            charges.append((number, key, False))
-    return charges
-
-
 async def within_budgets(queue: ConnectedQueue, link: QueueLink, runs: list[Run], budgets: list[Any]) -> list[Run]:
     """Return the jobs that may start. The others fail or are delayed, as a worker does it."""
     verdicts: dict[str, list[str]] = BudgetVerdicts(*budgets).verdicts or {}
@@ -413,37 +380,18 @@ async def within_budgets(queue: ConnectedQueue, link: QueueLink, runs: list[Run]
         if key:
             run.job._budget_key = key
         if verdict == "ask":
-            verdict = await _verdict_elsewhere(link, key)
-        if not verdict:
+            verdict = await budget_elsewhere(link, run, key)
+        error = refusal(run, verdict)
+        if error is None:
             allowed.append(run)
-            continue
-        delay = {"pause": _BUDGET_PAUSE_MS, "unknown": _UNKNOWN_BUDGET_MS}.get(verdict)
-        attempt = run.attempt
-        if delay is not None:
-            row = signal_row(link, run, DelayedError(delay), 0, 0)
+        elif isinstance(error, JobSignal):
+            refused.append(Report(signal_row(link, run, error, 0, 0), 0, run))
         else:
-            error = BudgetExceededError(run.job.id)
-            row = working.failed(
-                run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on, str(error),
-                type(error).__name__, stacktraces_with(run.stacktrace, error, run.options.stack_trace_limit), 0, 0,
-                kept(run.options.remove_on_fail),
-                permanent=1,
-            )  # fmt: skip
-        refused.append(Report(row, 0, run))
+            keep = kept(run.options.remove_on_fail)
+            refused.append(Report(failed_row(token_of(run), stored_facts(run), error, None, keep), 0, run))
     if refused:
         await exchange(queue, refused)
     return allowed
-
-
-async def _verdict_elsewhere(link: QueueLink, key: str) -> str:
-    try:
-        meta, flow_id = split_budget_key(key)
-        return await link.transport.call(check_budget(meta, flow_id))
-    except ValueError:
-        return ""  # not a budget key
-    except GlideMQError as error:
-        _log.warning("queue %s: reading a budget failed: %s", link.label, error)
-        return "unknown"
 
 
 async def deliver(link: QueueLink) -> None:

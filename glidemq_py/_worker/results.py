@@ -21,8 +21,8 @@ from glidemq_py._core.option_values import BACKOFF_TYPES, Backoff, KeepJobs, Ret
 from glidemq_py._core.payload import encode_result
 from glidemq_py._core.times import to_ms
 from glidemq_py._features.metrics_by_name import Recorder
-from glidemq_py._job.attempt import reason_of, stacktraces_with
-from glidemq_py._job.run import FinishedAttempt, Run, signal_row
+from glidemq_py._job.reports import failed_row, signal_row, stored_facts, token_of
+from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
 from glidemq_py._worker.listeners import Listeners
@@ -82,32 +82,12 @@ class Outcomes:
 
     def failed(self, run: Run, error: BaseException) -> Finished:
         """Return the row of an attempt that failed with ``error``."""
-        limit = run.options.attempts or 0
-        delay = self._retry_delay(run, error, limit)
-        permanent = delay is None
-        if permanent:
-            limit = 0
-        attempt = run.attempt
-        return working.failed(
-            run.job._stored_id,
-            attempt.entry,
-            attempt.fence,
-            attempt.processed_on,
-            reason_of(error),
-            type(error).__name__,
-            stacktraces_with(run.stacktrace, error, run.options.stack_trace_limit),
-            limit,
-            delay or 0,
-            self._keep(run, run.options.remove_on_fail),
-            # A search in the JSON text, as Node peers do it.
-            int(limit > 0 and '"fallbacks"' in run.job._opts_text),
-            int(permanent),
-        )
+        delay = self._retry_delay(run, error, run.options.attempts or 0)
+        return failed_row(token_of(run), stored_facts(run), error, delay, self._keep(run, run.options.remove_on_fail))
 
     def released(self, run: Run) -> Finished:
         """Return the row of a job that is released without counting an attempt."""
-        attempt = run.attempt
-        return working.released(run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on)
+        return working.released(*token_of(run))
 
     def signalled(self, run: Run, signal: JobSignal) -> Finished:
         """Return the row of an attempt that ended with a signal.

@@ -12,15 +12,14 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol, cast
 
 from glidemq_py._core.calls.working import AttemptStatus, BudgetCharge, BudgetVerdicts, Finished
-from glidemq_py._core.keys import split_budget_key
 from glidemq_py._core.logs import ForeignFailures, get_logger, show_id
-from glidemq_py._features.usage import check_budget
 from glidemq_py._job.attempt import unstored_error
 from glidemq_py._job.current import running_job
 from glidemq_py._job.middleware import Middleware, handler_within
+from glidemq_py._job.reports import UNKNOWN, budget_charges, budget_elsewhere, refusal
 from glidemq_py._job.run import FinishedAttempt, Run
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.handlers import Continuations, HandlerThreads, Routes
@@ -29,7 +28,6 @@ from glidemq_py._worker.results import Outcomes
 from glidemq_py._worker.timeouts import cancel_task, start_timeout, stop_timeout
 from glidemq_py.errors import (
     BudgetExceededError,
-    DelayedError,
     EventLoopError,
     GlideMQError,
     HandlerError,
@@ -365,12 +363,6 @@ def _invoke(run: Run) -> Any:
     return run.handler(run.job)
 
 
-PAUSE_MS: Final = 86_400_000
-"""How long a job is delayed if its flow is paused by its budget."""
-_UNKNOWN_MS: Final = 1_000
-"""How long a job is delayed if its budget, which is in another queue, could not be read."""
-
-
 class BudgetGate:
     """Checks and charges the budgets of the jobs of one exchange loop.
 
@@ -415,20 +407,10 @@ class BudgetGate:
 
     async def _check(self, runner: AttemptRunner, run: Run, key: str) -> None:
         try:
-            meta, flow_id = split_budget_key(key)
-        except ValueError:
-            verdict = ""  # not a budget key
-        else:
-            try:
-                verdict = await self._link.transport.call(check_budget(meta, flow_id))
-            except asyncio.CancelledError as error:
-                runner.refuse(run, error)  # the attempt was cancelled from outside: its slot is free
-                return
-            except GlideMQError as error:
-                _log.warning("queue %r: job %s delayed by %d ms: reading its budget failed: %s", self._link.queue_name,
-                             run.job.id, _UNKNOWN_MS, error)  # fmt: skip
-                runner.refuse(run, DelayedError(_UNKNOWN_MS))
-                return
+            verdict = await budget_elsewhere(self._link, run, key)
+        except asyncio.CancelledError as error:
+            runner.refuse(run, error)  # the attempt was cancelled from outside: its slot is free
+            return
         run.task = None
         if run.attempt.ended:
             runner.refuse(run, BudgetExceededError(run.job.id))  # already ended: this only frees the slot
@@ -436,25 +418,17 @@ class BudgetGate:
             self._apply(runner, run, verdict)
 
     def _apply(self, runner: AttemptRunner, run: Run, verdict: str) -> None:
-        if not verdict:
+        error = refusal(run, verdict)
+        if error is None:
             runner.start(run)
             return
-        self._notify(run)
-        runner.refuse(run, DelayedError(PAUSE_MS) if verdict == "pause" else BudgetExceededError(run.job.id))
+        if verdict != UNKNOWN:
+            self._notify(run)
+        runner.refuse(run, error)
 
     def _notify(self, run: Run) -> None:
         self._listeners.emit("budget_exceeded", run.job)
 
     def charges(self, batch: Iterable[FinishedAttempt]) -> list[BudgetCharge]:
         """Return the charges of the reported attempts, for `exchange`."""
-        charges: list[BudgetCharge] = []
-        for row, finished in enumerate(batch, 1):
-            job = finished.run.job
-            key, usage = job._budget_key, job._usage
-            if key is None:
-                continue
-            if usage is not None:
-                charges.append((row, key, (usage.tokens, usage.costs, usage.total_tokens, usage.total_cost)))
-            elif key == self._link.keys.budget(job._stored_id):
-                charges.append((row, key, False))  # the root job: its end starts the expiry of the budget
-        return charges
+        return budget_charges(self._link, (finished.run.job for finished in batch))

@@ -14,10 +14,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from glidemq_py import TokenLimiter
-from glidemq_py._worker.fetch_calls import Throttle
 from glidemq_py._worker.fetch_engine import MAX_REFUSALS, FetchEngine
-from glidemq_py._worker.slot_pool import SlotPool
-from tests.inside import MAX_ROWS, Exchange, Failure, FinishedAttempt, Invalidate, Pipelined, Reattach, Step, working
+from tests.inside import (
+    MAX_ROWS,
+    Exchange,
+    Failure,
+    FinishedAttempt,
+    Invalidate,
+    Pipelined,
+    Reattach,
+    Step,
+    Throttle,
+    slot_pool,
+    working,
+)
 
 EXHAUSTED, LIMITED = 2, 4
 AnyCall = Exchange | Invalidate | Reattach
@@ -43,7 +53,7 @@ def finished(run: Any) -> FinishedAttempt:
 
 
 def new_engine(slots: int, tokens: TokenLimiter | None = None, **options: Any) -> FetchEngine:
-    return FetchEngine(SlotPool(slots), 0.0, lambda: 0.5, Throttle(tokens), **options)
+    return FetchEngine(slot_pool.SlotPool(slots), 0.0, lambda: 0.5, Throttle(tokens), **options)
 
 
 def accepting_engine(slots: int, **options: Any) -> FetchEngine:

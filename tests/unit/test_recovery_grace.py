@@ -9,13 +9,10 @@ import pytest
 
 from glidemq_py import Job
 from glidemq_py._features.failure_policy import FailurePolicyTask
-from glidemq_py._worker.fetch_calls import Throttle
 from glidemq_py._worker.handlers import Continuations
 from glidemq_py._worker.maintenance.stalled_jobs import StalledJobsTask
-from glidemq_py._worker.queue_lanes import QueueLanes
-from glidemq_py._worker.wake_channel import IdleQueues
 from glidemq_py.errors import SuspendError
-from tests.inside import QueueKeys, failures, wake_channel, working
+from tests.inside import QueueKeys, Throttle, failures, queue_lanes, wake_channel, working
 from tests.inside import heartbeat as worker_heartbeat
 from tests.inside import options as worker_options
 
@@ -115,7 +112,7 @@ class FakeQueue:
 
 
 async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next():
-    idle = IdleQueues()
+    idle = wake_channel.IdleQueues()
     closed = [FakeQueue() for _ in range(1_000)]
     idle.add(closed)
     await idle.remove(closed)
@@ -127,7 +124,7 @@ async def test_queues_of_a_worker_that_closed_at_once_do_not_delay_the_next():
 
 
 async def test_an_error_of_one_queue_does_not_end_the_calls_for_others():
-    idle = IdleQueues()
+    idle = wake_channel.IdleQueues()
     queues = [FakeQueue(RuntimeError("planted")), FakeQueue()]
     idle.add(queues)
     async with asyncio.timeout(5):
@@ -191,7 +188,7 @@ async def test_a_node_that_does_not_reply_hides_no_jobs_of_others(monkeypatch: p
 async def test_a_closed_look_does_not_hold_the_event_back():
     events: list[str] = []
     listeners: Any = SimpleNamespace(wanted=lambda _: True, emit=lambda event, queue: events.append(event))
-    queue = QueueLanes("q", listeners, Throttle())
+    queue = queue_lanes.QueueLanes("q", listeners, Throttle())
     queue.engines.append(SimpleNamespace(is_quiet=True))
     queue.wakes += [sleeper("silent", Cluster("")), sleeper("silent", Cluster(""))]
     queue.check_drained(is_lane_drained=True)
