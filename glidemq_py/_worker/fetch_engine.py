@@ -235,12 +235,11 @@ class FetchEngine:
         self.idle = False
 
     def _may_be_ready(self, ready: bool) -> None:
-        if ready != self.jobs_may_be_ready:
-            self.jobs_may_be_ready = ready
-            if ready:
-                self.pool.entered(self)
-            else:
-                self.pool.left(self)
+        if ready and not self.jobs_may_be_ready:
+            self.pool.ready[self] = self.pool.new[self] = None
+        elif not ready and self.jobs_may_be_ready:
+            self.pool.left(self)
+        self.jobs_may_be_ready = ready
 
     def due_in(self, milliseconds: int, now: float) -> None:
         """Note that a job is due in so many ms. Only the earliest time is kept."""
@@ -382,7 +381,9 @@ class FetchEngine:
         if fetched:
             self._busy = True
             self.running.update(runs)
-            self.has_suspects = self.has_suspects or any(run.suspect_limit for run in runs)
+            for run in runs:
+                if run.suspect_limit:
+                    self.has_suspects = True
         if call.want:
             # A wake-up during the call may be for a job that was added after the server ran the call.
             self._may_be_ready(not flags or call.wake_count != self.wake_count)

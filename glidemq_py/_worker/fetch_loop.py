@@ -262,7 +262,8 @@ class FetchLoop:
             task.add_done_callback(self._calls.discard)
             if engine.throttle.holding:
                 self._set_timer()  # the call's tokens may have started a pause
-        self._pump_others(engine)
+        if engine.pool.is_shared or engine.pool.changed is not None:
+            self._pump_others(engine)
 
     def _pump_others(self, caller: FetchEngine | None) -> None:
         pool = self.engine.pool
@@ -354,12 +355,12 @@ class FetchLoop:
             flags = self._forward(flags)
         elif self.by_name.is_on:
             self.by_name.switch(is_on=False)
-        if flags and call.want:
-            self.server_now = reply.now
+        self.server_now = reply.now if flags and call.want else self.server_now
         drained = engine.replied(call, runs, flags, bool(flags & ExchangeFlags.EXHAUSTED), self._loop.time())
         if runs or reply.budgets is not None:
             self._start(runs, reply.budgets, batch)
-            self._fetched(reply)
+            if self.started is not None or engine.pool.is_shared:
+                self._fetched(reply)
         if batch and self.by_name.is_on:
             self.by_name.record(batch, reply.statuses, reply.now)
         report = self._report
@@ -369,10 +370,8 @@ class FetchLoop:
             except BaseException as raised:  # by an error of the application, or a meter
                 text = "queue %r: job %s: logging its outcome failed"
                 self._foreign.log("", raised, text, self._name, show_id(finished.run.job.id))
-        if reply.dropped:
-            self.failure_log.dropped(reply.dropped)
-        if reply.next_due >= 0:
-            self.due_in(reply.next_due)
+        if reply.dropped or reply.next_due >= 0:
+            self._noted(reply)
         self._changed.set()
         if engine.idle:
             self.idle.set()
@@ -383,7 +382,14 @@ class FetchLoop:
             self._pump()
         elif engine.finished or (engine.jobs_may_be_ready and engine.pool.free > 0):
             self.schedule_pump()
-        self._pump_others(engine)
+        if engine.pool.is_shared or engine.pool.changed is not None:
+            self._pump_others(engine)
+
+    def _noted(self, reply: ExchangeReply) -> None:
+        if reply.dropped:
+            self.failure_log.dropped(reply.dropped)
+        if reply.next_due >= 0:
+            self.due_in(reply.next_due)
 
     def _succeeded(self, call: Exchange) -> None:
         if call.want:

@@ -97,8 +97,8 @@ class SlotPool:
         self._turn_s = turn_s
         self.ready: dict[Sharer, None] = {}
         """The engines whose lanes may have ready jobs."""
-        self._new: dict[Sharer, None] = {}
-        """Those whose queues were empty before, and that have not requested jobs since."""
+        self.new: dict[Sharer, None] = {}
+        """Those whose lanes were empty before, and that have not requested jobs since."""
         self.now = 0.0
         """The time of the last event."""
         self.kept_free = False
@@ -135,14 +135,10 @@ class SlotPool:
         """Take slots out of use; a negative number returns them."""
         self.free -= slots
 
-    def entered(self, engine: Sharer) -> None:
-        """Register an engine whose lane may have ready jobs."""
-        self.ready[engine] = self._new[engine] = None
-
     def left(self, engine: Sharer) -> None:
         """Remove an engine whose queue has no ready jobs, or cannot be used."""
         self.ready.pop(engine, None)
-        self._new.pop(engine, None)
+        self.new.pop(engine, None)
 
     def jobs_ended(self, count: int, now: float) -> None:
         """Count the jobs that have ended, to know how many the worker completes per second."""
@@ -179,7 +175,7 @@ class SlotPool:
         if engine is self._turn:
             self._in_turn += count
         if count > 0:
-            self._new.pop(engine, None)
+            self.new.pop(engine, None)
 
     @property
     def late_s(self) -> float:
@@ -233,7 +229,7 @@ class SlotPool:
         """Return how many jobs an engine may request while the queues take turns."""
         first = self._whose_turn(able)
         free = self.free
-        new = self._new_ones(first, able)
+        new = self.new_ones(first, able)
         weights = sum([each.weight for each in able]) if new else 0
         for each in new:
             share = min(free, max(1, int(self.slots * each.weight / weights)))
@@ -264,10 +260,10 @@ class SlotPool:
 
     def _new_ones(self, first: Sharer, able: Sequence[Sharer]) -> list[Sharer]:
         """Return the engines that need not wait for their turn: their queues were empty, and they are not ahead."""
-        if not self._new:
+        if not self.new:
             return []
         latest = first.virtual_time
-        new = (each for each in self._new if each is not first and each.virtual_time <= latest)
+        new = (each for each in self.new if each is not first and each.virtual_time <= latest)
         return sorted((each for each in new if each.may_call and each in able), key=_by_time)
 
     def _substitute(self, first: Sharer, able: Sequence[Sharer], free: int) -> Sharer | None:
@@ -327,7 +323,7 @@ class SlotPool:
         if not able or not self._takes_turns:
             return nsmallest(min(self.free, _PUMPED_AT_ONCE), (each for each in able if each.may_call), key=_by_time)
         first = self._whose_turn(able)
-        chosen = [*self._new_ones(first, able)[:_PUMPED_AT_ONCE], first]
+        chosen = [*self.new_ones(first, able)[:_PUMPED_AT_ONCE], first]
         substitute = self._substitute(first, able, self.free)
         return chosen if substitute is None else [*chosen, substitute]
 

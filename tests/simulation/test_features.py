@@ -109,7 +109,7 @@ def never_quiet(monkeypatch: pytest.MonkeyPatch):
 
 def not_strict(monkeypatch: pytest.MonkeyPatch):
     """A queue of a list does not wait for earlier ones."""
-    monkeypatch.setattr(slot_pool.SlotPool, "grant", lambda self, engine, now: max(0, self.free))
+    monkeypatch.setattr(slot_pool.SlotPool, "_in_order", lambda self, engine: max(0, self.free))
 
 
 def without_weights(monkeypatch: pytest.MonkeyPatch):
