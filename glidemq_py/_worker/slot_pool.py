@@ -229,7 +229,7 @@ class SlotPool:
         """Return how many jobs an engine may request while the queues take turns."""
         first = self._whose_turn(able)
         free = self.free
-        new = self.new_ones(first, able)
+        new = self._new_ones(first, able)
         weights = sum([each.weight for each in able]) if new else 0
         for each in new:
             share = min(free, max(1, int(self.slots * each.weight / weights)))
@@ -323,7 +323,7 @@ class SlotPool:
         if not able or not self._takes_turns:
             return nsmallest(min(self.free, _PUMPED_AT_ONCE), (each for each in able if each.may_call), key=_by_time)
         first = self._whose_turn(able)
-        chosen = [*self.new_ones(first, able)[:_PUMPED_AT_ONCE], first]
+        chosen = [*self._new_ones(first, able)[:_PUMPED_AT_ONCE], first]
         substitute = self._substitute(first, able, self.free)
         return chosen if substitute is None else [*chosen, substitute]
 
