@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, ClassVar, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -18,6 +19,8 @@ from glidemq_py._operate.snapshots import record
 Progress = Callable[[int], None]
 """Called with the number of jobs done so far."""
 
+MANY_ACTIONS: Final[dict[str, Any]] = {}
+"""Changes of any number of jobs, by the name of their class."""
 MAX_LISTED: Final = 1_000
 """Ids and problems in a result."""
 
@@ -80,6 +83,8 @@ class Action(ABC):
     """Noun for the ids of `ActionResult.problems`, such as "schedule"."""
     destroys: ClassVar[bool] = False
     """True if it deletes or cancels what cannot be brought back."""
+    calls: ClassVar[str] = ""
+    """The method of the queue that makes the change, with the fields as its arguments; "" = `make` is overridden."""
     says: ClassVar[str] = ""
     """What it does, for questions: a template with its fields, and ``{jobs}`` for their number."""
     said: ClassVar[str] = ""
@@ -95,6 +100,8 @@ class Action(ABC):
         """Declare the subclass: each keyword is one of the class attributes above."""
         for name, value in declared.items():
             setattr(cls, name, value)
+        if hasattr(cls, "steps") and "kind" in vars(cls):
+            MANY_ACTIONS[cls.__name__] = cls
 
     @property
     def of(self) -> str:
@@ -129,7 +136,9 @@ class Action(ABC):
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
         """Make the change by a few calls of the queue; None = one thing was changed."""
-        raise NotImplementedError
+        given = [getattr(self, each.name) for each in fields(self) if each.name != "queue"]
+        found = await attrgetter(self.calls)(queue)(*given)
+        return None if found or self.subject == "job" else nothing(absent(*given))
 
 
 @record

@@ -13,6 +13,7 @@ from glidemq_py._core.limits import RateLimit
 from glidemq_py._features.cleaning import CLEANABLE
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._operate.action import (
+    MANY_ACTIONS,
     MAX_LISTED,
     Action,
     ActionResult,
@@ -75,21 +76,13 @@ async def check_queue(operator: Operator, queue: str, *, repair: bool = False) -
 
 
 @record
-class PauseQueue(Action, kind="pause_queue", says="pause queue {queue!r}"):
+class PauseQueue(Action, kind="pause_queue", says="pause queue {queue!r}", calls="pause"):
     """Start no more jobs. Active jobs keep running."""
-
-    async def make(self, queue: Queue[Any, Any]) -> None:
-        """See `Action`."""
-        await queue.pause()
 
 
 @record
-class ResumeQueue(Action, kind="resume_queue", says="resume queue {queue!r}"):
+class ResumeQueue(Action, kind="resume_queue", says="resume queue {queue!r}", calls="resume"):
     """Start jobs again."""
-
-    async def make(self, queue: Queue[Any, Any]) -> None:
-        """See `Action`."""
-        await queue.resume()
 
 
 @record
@@ -234,77 +227,63 @@ class SetFairKeyLimits(Action, kind="limit_fair_key", instead=_NO_GROUPS):
 
 
 @record
-class PauseFairKey(Action, kind="pause_fair_key", instead=_NO_GROUPS):
+class PauseFairKey(Action, kind="pause_fair_key", instead=_NO_GROUPS, calls="fair_keys.pause"):
     """Start no more jobs with a fair key. Active jobs keep running."""
 
     key: str
 
-    async def make(self, queue: Queue[Any, Any]) -> None:
-        """See `Action`."""
-        await queue.fair_keys.pause(self.key)
-
 
 @record
-class ResumeFairKey(Action, kind="resume_fair_key", instead=_NO_GROUPS):
+class ResumeFairKey(Action, kind="resume_fair_key", instead=_NO_GROUPS, calls="fair_keys.resume"):
     """Start jobs with a fair key again."""
 
     key: str
 
-    async def make(self, queue: Queue[Any, Any]) -> None:
-        """See `Action`."""
-        await queue.fair_keys.resume(self.key)
-
 
 @record
-class QuietWorker(Action, kind="quiet_worker"):
-    """Let a worker (None = all of the queue) fetch no further jobs, in any of its queues. Active jobs keep running."""
+class _WorkersAction(Action):
+    """A change of a worker (None = all of the queue), which ``calls`` of `Queue.workers` makes."""
 
     worker: str | None
-    timeout: int = 15_000
-
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
-        """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
-        return _workers(await queue.workers.quiet(self.worker, timeout=self.timeout))
-
-
-@record
-class ResumeWorker(Action, kind="resume_worker"):
-    """Let a quiet worker (None = all of the queue) fetch jobs again."""
-
-    worker: str | None
-    timeout: int = 15_000
-
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
-        """See `Action`. Raises WorkerNotFoundError and WorkerTimeoutError."""
-        return _workers(await queue.workers.resume(self.worker, timeout=self.timeout))
-
-
-@record
-class ResizeWorker(Action, kind="resize_worker"):
-    """Change how many jobs a worker (None = each worker of the queue) runs at the same time, until it ends."""
-
-    worker: str | None
-    concurrency: int
     timeout: int = 15_000
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError, WorkerTimeoutError and WorkerCommandError."""
-        return _workers(await queue.workers.resize(self.concurrency, self.worker, timeout=self.timeout))
+        change: Any = getattr(queue.workers, self.calls)
+        ids = await change(*self.given(), self.worker, timeout=self.timeout)
+        return ActionResult(done=len(ids), ids=tuple(ids[:MAX_LISTED]))
 
-
-def _workers(ids: list[str]) -> ActionResult:
-    return ActionResult(done=len(ids), ids=tuple(ids[:MAX_LISTED]))
+    def given(self) -> tuple[int, ...]:
+        """Return the arguments of the call before the worker."""
+        return ()
 
 
 @record
-class SetMetricsByName(Action, kind="set_metrics", instead=NO_NAMES):
+class QuietWorker(_WorkersAction, kind="quiet_worker", calls="quiet"):
+    """Let a worker fetch no further jobs, in any of its queues. Active jobs keep running."""
+
+
+@record
+class ResumeWorker(_WorkersAction, kind="resume_worker", calls="resume"):
+    """Let a quiet worker fetch jobs again."""
+
+
+@record
+class ResizeWorker(_WorkersAction, kind="resize_worker", calls="resize"):
+    """Change how many jobs a worker runs at the same time, until it ends."""
+
+    concurrency: int
+
+    def given(self) -> tuple[int, ...]:
+        """See `_WorkersAction`."""
+        return (self.concurrency,)
+
+
+@record
+class SetMetricsByName(Action, kind="set_metrics", instead=NO_NAMES, calls="metrics_by_name.set"):
     """Record metrics by job name, and keep them for so many minutes; 0 = off."""
 
     minutes: int
-
-    async def make(self, queue: Queue[Any, Any]) -> None:
-        """See `Action`."""
-        await queue.metrics_by_name.set(self.minutes)
 
 
 # -- batches ----------------------------------------------------------------------------------------------
@@ -355,15 +334,15 @@ class PutSchedule(Action, kind="put_schedule"):
 
 @record
 class PauseSchedule(
-    Action, kind="pause_schedule", says="pause schedule {name!r} of queue {queue!r}", subject="schedule"
+    Action,
+    kind="pause_schedule",
+    says="pause schedule {name!r} of queue {queue!r}",
+    subject="schedule",
+    calls="schedulers.pause",
 ):
     """Add no jobs of a schedule until it is resumed. Jobs it has added are kept."""
 
     name: str
-
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
-        """See `Action`."""
-        return None if await queue.schedulers.pause(self.name) else nothing(absent(self.name))
 
 
 @record
@@ -409,6 +388,7 @@ class RemoveSchedule(
     says="delete schedule {name!r} of queue {queue!r}",
     subject="schedule",
     destroys=True,
+    calls="schedulers.remove",
 ):
     """Delete a schedule. Jobs it has added are kept."""
 
@@ -417,17 +397,3 @@ class RemoveSchedule(
     async def missing(self, operator: Operator) -> tuple[str, ...]:
         """See `Action`."""
         return () if await operator.get_schedule(self.queue, self.name) is not None else (self.name,)
-
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
-        """See `Action`."""
-        return None if await queue.schedulers.remove(self.name) else nothing(absent(self.name))
-
-
-MANY_ACTIONS: Final[dict[str, type[ManyAction]]] = {
-    kind.__name__: kind
-    for kind in (
-        CancelJobs, CleanQueue, DrainQueue, PromoteJobs, PurgeDeadLetters, PurgeFailures, RemoveJobs, ReplayDeadLetters,
-        RetryFailures, RetryJobs,
-    )
-}  # fmt: skip
-"""Changes of any number of jobs, by the name of their class."""

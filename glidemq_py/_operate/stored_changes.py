@@ -353,7 +353,7 @@ async def _end(operator: Operator, bulk_id: str, begun: Mapping[str, str], state
 
 
 def _action_of(found: Mapping[str, str]) -> ManyAction:
-    kind = MANY_ACTIONS[found["class"]]
+    kind: type[ManyAction] = MANY_ACTIONS[found["class"]]
     given: dict[str, Any] = json.loads(found["arguments"])
     for name in ("ids", "reason"):
         if name in given:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -228,14 +228,13 @@ async def limits(
 ) -> None:
     """Show the limits of a queue, or set them."""
     await shell.check_exists(queue)
-    wide = concurrency_of(concurrency)
-    window = None if rate is None else limit_of(rate)
-    if ttl is not None and wide is None and window is None:
+    given = _limits_of(concurrency, rate)
+    if given and ttl is not None:
+        given["ttl"] = span_of("--for", ttl)
+    elif ttl is not None:
         raise GlideMQValidationError("--for", ttl, "requires --concurrency or --rate")
-    if wide is not None or window is not None:
-        span_ms = None if ttl is None else span_of("--for", ttl)
-        action = operate.actions.SetQueueLimits(queue=queue, concurrency=wide, rate_limit=window, ttl=span_ms)
-        await operate.actions.perform(shell.operator, action)
+    if given:
+        await operate.actions.perform(shell.operator, operate.actions.SetQueueLimits(queue=queue, **given))
     found = await (await shell.operator.queue(queue)).limits.get()
     shell.print_json(found)
     shell.facts(_limits_facts(found))
@@ -298,14 +297,13 @@ def _for(ttl: int | None) -> str:
     return "" if ttl is None else f" (for {span(ttl)})"
 
 
-def concurrency_of(given: int | None) -> int | Literal[False] | None:
-    """Return the value of an option --concurrency: 0 = no limit."""
-    return False if given == 0 else given
-
-
-def limit_of(given: str) -> RateLimit | Literal[False]:
-    """Return the value of an option --rate: off = no limit."""
-    return False if given in ("off", "0") else rate_of("--rate", given)
+def _limits_of(concurrency: int | None, rate: str | None, **others: int | None) -> dict[str, Any]:
+    """Return the limits that are given; 0, or off, is none."""
+    numbers = {"concurrency": concurrency, **others}
+    given: dict[str, Any] = {name: number or False for name, number in numbers.items() if number is not None}
+    if rate is not None:
+        given["rate_limit"] = False if rate in ("off", "0") else rate_of("--rate", rate)
+    return given
 
 
 groups_app = group("group", "Ordering groups and their limits.")
@@ -342,12 +340,9 @@ async def limit(
     rate: Rate = None,
 ) -> None:
     """Show the limits of an ordering group, or set them."""
-    if concurrency is not None or rate is not None:
-        action = operate.actions.SetGroupLimits(
-            queue=queue, group=key, concurrency=concurrency_of(concurrency),
-            rate_limit=None if rate is None else limit_of(rate),
-        )  # fmt: skip
-        await operate.actions.perform(shell.operator, action)
+    given = _limits_of(concurrency, rate)
+    if given:
+        await operate.actions.perform(shell.operator, operate.actions.SetGroupLimits(queue=queue, group=key, **given))
     found = await (await shell.operator.queue(queue)).groups.get(key)
     if found is None:
         shell.missing(f"queue {queue!r} has no ordering group {key!r}")
@@ -385,12 +380,9 @@ async def fair(
 ) -> None:
     """Show or set the limits of a fair key, or of each fair key."""
     await shell.check_exists(queue)
-    if any(given is not None for given in (weight, concurrency, rate, max_backlog)):
-        action = operate.actions.SetFairKeyLimits(
-            queue=queue, key=key, weight=weight, concurrency=concurrency_of(concurrency),
-            rate_limit=None if rate is None else limit_of(rate), max_backlog=concurrency_of(max_backlog),
-        )  # fmt: skip
-        await operate.actions.perform(shell.operator, action)
+    given = _limits_of(concurrency, rate, weight=weight, max_backlog=max_backlog)
+    if given:
+        await operate.actions.perform(shell.operator, operate.actions.SetFairKeyLimits(queue=queue, key=key, **given))
     fair_keys = (await shell.operator.queue(queue)).fair_keys
     if key is None:
         each = await fair_keys.get_defaults()
