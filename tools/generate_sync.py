@@ -72,20 +72,18 @@ SWAPPED = {
 """Names of the asynchronous classes, and what blocking ones have instead."""
 
 _JOB = r"Job(\[.*\])?"
-_LEASE = TWINS["glidemq_py._api.lease.Lease"]
 MAKERS = {
-    _JOB: "twin_of",
-    rf"Iterator\[{_JOB}\]": "twin_of",
-    rf"{_JOB} \| None": "twin_if_any",
-    rf"list\[{_JOB}\]": "twins_of",
-    rf"dict\[str, {_JOB}\]": "twins_by_name",
-    r"list\[Lease\[.*\]\]": f"{_LEASE}:_of_all",
-    r"LeaseReport\[.*\]": f"{_LEASE}:_of_report",
-    "LeaseContext": TWINS["glidemq_py._api.leasing.LeaseContext"],
-    r"JobBatch|Iterator\[JobBatch\]": TWINS["glidemq_py._api.job_batch.JobBatch"],
-    rf"list\[VectorMatch\[{_JOB}\]\]": "twins_in_matches",
+    rf"(Iterator\[)?{_JOB}\]?": ("Job(", ")"),
+    rf"{_JOB} \| None": ("None if (found := ", ") is None else Job(found)"),
+    rf"list\[{_JOB}\]": ("[Job(each) for each in ", "]"),
+    rf"dict\[str, {_JOB}\]": ("{name: Job(each) for name, each in ", ".items()}"),
+    rf"list\[VectorMatch\[{_JOB}\]\]": ("[VectorMatch(Job(each.job), each.score) for each in ", "]"),
+    r"list\[Lease\[.*\]\]": ("[Lease(each) for each in ", "]"),
+    r"LeaseReport\[Lease\[.*\]\]": ("Lease._of_report(", ")"),
+    "LeaseContext": ("LeaseContext(", ")"),
+    r"(Iterator\[)?JobBatch\]?": ("JobBatch(", ")"),
 }
-"""What converts results, by type: a function of glidemq_py/sync/driving.py, a class, or a class method of one."""
+"""The code before and behind a result that converts it, by its type, whose names are imported."""
 
 DRIVING = "glidemq_py.sync.driving"
 BASE = "glidemq_py._client.runtime.Twin"
@@ -334,8 +332,7 @@ class _Twin:
             self._area(name, area, ast.unparse(annotation), doc)
             return
         kind = self._renamed(module, annotation)
-        maker = self._maker(kind)
-        value = f"{maker}(self._core.{name})" if maker else f"self._core.{name}"
+        value = f"self._core.{name}".join(self._maker(kind))
         self._parts.append(
             f"    @property\n    def {name}(self) -> {kind}:\n{_quoted(doc, 8)}\n        return {value}\n"
         )
@@ -357,11 +354,10 @@ class _Twin:
             self._property(module, name, node.returns, doc)
         elif self._is_new(name):
             args, kind, passed = self._signature(module, node)
-            maker = self._maker(kind)
-            before, after = (f"{maker}(", ")") if maker else ("", "")
+            before, after = self._maker(kind)
             core = "self._core"
             if kind.startswith("Iterator["):
-                before, after = "iterate(", f", {maker or 'lambda item: item'})"
+                before, after = "iterate(", f", {before[:-1] or 'lambda item: item'})"
                 self._import("glidemq_py._client.portal.iterate")
             elif self._is_service:
                 act = "_ask" if isinstance(node, ast.AsyncFunctionDef) else "_notify"
@@ -414,17 +410,13 @@ class _Twin:
         head = f"    def {node.name.replace('__a', '__')}({args}) -> {kind}:\n"
         self._parts.append(head + textwrap.indent(body, " " * 8) + "\n")
 
-    def _maker(self, kind: str) -> str:
-        """Return the function that converts results of a type; '' if they need no conversion."""
+    def _maker(self, kind: str) -> tuple[str, str]:
+        """Return the code before and behind a result of a type that converts it."""
         if self._of_job:
-            return ""
-        found = next((maker for pattern, maker in MAKERS.items() if re.fullmatch(pattern, kind)), "")
-        assert found or not re.search(r"\bJob\b", kind), f"MAKERS has no conversion for the result type {kind}"
-        if not found:
-            return ""
-        origin, _, method = found.partition(":")
-        name = self._import(origin if "." in origin else f"{DRIVING}.{origin}")
-        return f"{name}.{method}" if method else name
+            return "", ""
+        found = next((maker for pattern, maker in MAKERS.items() if re.fullmatch(pattern, kind)), ("", ""))
+        assert found[0] or not re.search(r"\bJob\b", kind), f"MAKERS has no conversion for the result type {kind}"
+        return found
 
     def _attribute_doc(self, name: str, after: list[ast.stmt]) -> str:
         """Return the docstring of an attribute: its entry in that of the class, or the string behind it."""

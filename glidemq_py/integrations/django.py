@@ -16,18 +16,16 @@ try:
 except ImportError as error:
     raise ImportError("glidemq_py.integrations.django requires Django: pip install django") from error
 
-from glidemq_py._core.forks import new_lock
 from glidemq_py._core.logs import get_logger
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync import Queue
+from glidemq_py.sync.pool import OpenQueues
 
 __all__ = ["DjangoMiddleware", "add_on_commit", "close_queues", "get_queue"]
 
 _log = get_logger("glidemq_py.integrations.django")
-_lock = new_lock()
-_queues: dict[str, Queue[Any, Any]] = {}
 _SETTINGS = ("CONNECTION", "PREFIX", "QUEUES")
 
 
@@ -40,19 +38,12 @@ def get_queue(name: str = "default") -> Queue[Any, Any]:
     Raises:
         ImproperlyConfigured: The setting or an option of the queue is invalid.
     """
-    with _lock:
-        if name not in _queues:
-            _queues[name] = _make(name)
-        return _queues[name]
+    return _queues.get(name)
 
 
 def close_queues() -> None:
     """Close the queues of this process, for tests that change the settings. A later `get_queue` opens new ones."""
-    with _lock:
-        queues = list(_queues.values())
-        _queues.clear()
-    for queue in queues:
-        queue.close()
+    _queues.close()
 
 
 def _make(name: str) -> Queue[Any, Any]:
@@ -73,6 +64,9 @@ def _make(name: str) -> Queue[Any, Any]:
         return Queue(name, given.get("CONNECTION"), **options)
     except (GlideMQValidationError, TypeError) as error:  # TypeError: an unknown option
         raise ImproperlyConfigured(f"GLIDEMQ: queue {name!r}: {error}") from error
+
+
+_queues = OpenQueues(_make)
 
 
 def add_on_commit(

@@ -26,7 +26,6 @@ except ImportError as error:
         "glidemq_py.integrations.django_tasks requires Django 6 and Python 3.12: pip install 'django>=6'"
     ) from error
 
-from glidemq_py._core.forks import new_lock
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import last_start
 from glidemq_py._job.job import Job
@@ -35,6 +34,7 @@ from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQValidationError, JobSignal, UnrecoverableError
 from glidemq_py.integrations.django import DjangoMiddleware
 from glidemq_py.sync import Queue
+from glidemq_py.sync.pool import OpenQueues
 
 __all__ = ["GlideMQBackend", "make_worker"]
 
@@ -67,8 +67,7 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
                 raise ImproperlyConfigured(
                     f"TASKS[{alias!r}]['OPTIONS'][{name!r}]: unknown; must be one of {', '.join(_OPTIONS)}"
                 )
-        self._lock = new_lock()
-        self._opened: dict[str, Queue[Any, Any]] = {}
+        self._opened = OpenQueues(self._make)
 
     @property
     def connection(self) -> Any:
@@ -87,23 +86,18 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
         Raises:
             ImproperlyConfigured: An option is invalid.
         """
-        with self._lock:
-            if name not in self._opened:
-                defaults = self._options.get("job_options")
-                try:
-                    self._opened[name] = Queue(
-                        name, self.connection, default_job_options=defaults, **self.queue_options
-                    )
-                except GlideMQValidationError as error:
-                    raise ImproperlyConfigured(f"TASKS[{self.alias!r}]: queue {name!r}: {error}") from error
-            return self._opened[name]
+        return self._opened.get(name)
+
+    def _make(self, name: str) -> Queue[Any, Any]:
+        defaults = self._options.get("job_options")
+        try:
+            return Queue(name, self.connection, default_job_options=defaults, **self.queue_options)
+        except GlideMQValidationError as error:
+            raise ImproperlyConfigured(f"TASKS[{self.alias!r}]: queue {name!r}: {error}") from error
 
     def close(self) -> None:
         """Close the queues, for tests. A later use opens them again."""
-        with self._lock:
-            opened, self._opened = self._opened, {}
-        for queue in opened.values():
-            queue.close()
+        self._opened.close()
 
     def enqueue(self, task: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Add the job of a task; it is stored when this returns.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, cast
 
 try:
@@ -11,11 +12,11 @@ try:
 except ImportError as error:
     raise ImportError("glidemq_py.integrations.flask requires Flask: pip install flask") from error
 
-from glidemq_py._core.forks import new_lock
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync import Queue
+from glidemq_py.sync.pool import OpenQueues
 
 __all__ = ["AppContextMiddleware", "GlideMQ"]
 
@@ -49,7 +50,6 @@ class GlideMQ:
     """
 
     def __init__(self, app: Flask | None = None) -> None:
-        self._lock = new_lock()
         if app is not None:
             self.init_app(app)
 
@@ -59,11 +59,9 @@ class GlideMQ:
         Raises:
             GlideMQValidationError: ``GLIDEMQ_QUEUES`` is invalid.
         """
-        listed = _listed(app)
-        opened: dict[str, Queue[Any, Any]] = {}
-        app.extensions[_EXTENSION] = opened
-        for name in listed:
-            opened[name] = _make(app, name)  # reports an invalid option at the start
+        app.extensions[_EXTENSION] = opened = OpenQueues(partial(_make, app))
+        for name in _listed(app):
+            opened.get(name)  # reports an invalid option at the start
 
     def queue(self, name: str) -> Queue[Any, Any]:
         """Return the queue of the current application: one object per name, which all threads share.
@@ -76,22 +74,15 @@ class GlideMQ:
         opened = _queues_of(app)
         if opened is None:
             raise GlideMQValidationError("app", app.name, "has no queues; call GlideMQ.init_app(app) first")
-        with self._lock:
-            if name not in opened:
-                opened[name] = _make(app, name)
-            return opened[name]
+        return opened.get(name)
 
     def close(self, app: Flask) -> None:
         """Close the queues of the application, for tests and scripts. A later use opens them again."""
-        with self._lock:
-            opened = _queues_of(app) or {}
-            queues = list(opened.values())
-            opened.clear()
-        for queue in queues:
-            queue.close()
+        if (opened := _queues_of(app)) is not None:
+            opened.close()
 
 
-def _queues_of(app: Flask) -> dict[str, Queue[Any, Any]] | None:
+def _queues_of(app: Flask) -> OpenQueues | None:
     return app.extensions.get(_EXTENSION)
 
 

@@ -1,4 +1,4 @@
-"""What the generated blocking classes use: the asynchronous classes over the portal, and conversions of results.
+"""What the generated blocking classes use: the asynchronous classes over the portal, and background services.
 
 A blocking service (`BlockingService`) runs the asynchronous one in the portal.
 """
@@ -26,9 +26,6 @@ from glidemq_py._core.calls.adding import Added, Row
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.forks import call_in_child, new_event, new_lock
 from glidemq_py._core.misuse import BlockingOnly
-from glidemq_py._features.vectors import VectorMatch
-from glidemq_py._job.job import Job
-from glidemq_py._job.job_twin import BlockingJob
 from glidemq_py.errors import ClosedError, GlideMQError, GlideMQValidationError
 
 __all__ = [
@@ -39,11 +36,6 @@ __all__ = [
     "ProducerCore",
     "QueueCore",
     "QueueEventsCore",
-    "twin_if_any",
-    "twin_of",
-    "twins_by_name",
-    "twins_in_matches",
-    "twins_of",
 ]  # fmt: skip
 
 DataT = TypeVar("DataT", default=Any)
@@ -160,14 +152,9 @@ class LeaseTwin(Twin[LeaseCore[DataT, ResultT]], Generic[DataT, ResultT]):
         return cls(LeaseCore.from_token(_core_of("queue", queue), token))
 
     @classmethod
-    def _of_all(cls, leases: list[LeaseCore[Any, Any]]) -> list[Self]:
-        """Return leases with blocking methods."""
-        return [cls(each) for each in leases]
-
-    @classmethod
     def _of_report(cls, report: LeaseReport[LeaseCore[Any, Any]]) -> LeaseReport[Self]:
         """Return a report with leases that have blocking methods."""
-        return LeaseReport(report.outcomes, cls._of_all(report.leases))
+        return LeaseReport(report.outcomes, [cls(each) for each in report.leases])
 
 
 class BlockingService(BlockingOnly, Generic[ServiceT]):
@@ -294,30 +281,3 @@ async def _queue_here(queue: QueueCore[Any, Any], stack: AsyncExitStack) -> Queu
             partitions=None if queue._layout_known else queue._wanted_partitions,
         )
     )  # fmt: skip
-
-
-def twin_of(job: Job[DataT, ResultT]) -> BlockingJob[DataT, ResultT]:
-    """Return the job as a `BlockingJob`."""
-    return BlockingJob(job)
-
-
-def twin_if_any(job: Job[DataT, ResultT] | None) -> BlockingJob[DataT, ResultT] | None:
-    """Return the job as a `BlockingJob`, or None."""
-    return None if job is None else BlockingJob(job)
-
-
-def twins_of(jobs: list[Job[DataT, ResultT]]) -> list[BlockingJob[DataT, ResultT]]:
-    """Return the jobs as `BlockingJob` objects."""
-    return [BlockingJob(job) for job in jobs]
-
-
-def twins_by_name(jobs: dict[str, Job[DataT, ResultT]]) -> dict[str, BlockingJob[DataT, ResultT]]:
-    """Return the jobs of a DAG as `BlockingJob` objects."""
-    return {name: BlockingJob(job) for name, job in jobs.items()}
-
-
-def twins_in_matches(
-    matches: list[VectorMatch[Job[DataT, ResultT]]],
-) -> list[VectorMatch[BlockingJob[DataT, ResultT]]]:
-    """Return the results of a vector search with `BlockingJob` objects."""
-    return [VectorMatch(BlockingJob(match.job), match.score) for match in matches]

@@ -1,12 +1,13 @@
-"""`ServerlessPool` for blocking code: its producers are not bound to event loops."""
+"""`ServerlessPool` for blocking code: its producers are not bound to event loops; and the open queues of a program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from glidemq_py._api.producer import ProducerCache
 from glidemq_py._client.transport import BlockingConnection
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
@@ -14,8 +15,9 @@ from glidemq_py._core.queue_options import Compression, DurableInput, QueueOptio
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync.producer_twin import Producer
+from glidemq_py.sync.queue_twin import Queue
 
-__all__ = ["ServerlessPool", "serverless_pool"]
+__all__ = ["OpenQueues", "ServerlessPool", "serverless_pool"]
 
 _log = get_logger(__name__)
 
@@ -70,3 +72,30 @@ class ServerlessPool:
 
 serverless_pool = ServerlessPool()
 """The pool of this process."""
+
+
+class OpenQueues:
+    """The open queues of a program: one object per name, which all threads share.
+
+    Args:
+        make: Creates the queue of a name.
+    """
+
+    def __init__(self, make: Callable[[str], Queue[Any, Any]]) -> None:
+        self._make = make
+        self._lock = new_lock()
+        self._opened: dict[str, Queue[Any, Any]] = {}
+
+    def get(self, name: str) -> Queue[Any, Any]:
+        """Return the queue of a name."""
+        with self._lock:
+            if name not in self._opened:
+                self._opened[name] = self._make(name)
+            return self._opened[name]
+
+    def close(self) -> None:
+        """Close the queues. A later use opens them again."""
+        with self._lock:
+            opened, self._opened = self._opened, {}
+        for queue in opened.values():
+            queue.close()
