@@ -138,8 +138,7 @@ FAULTS = [
     ),
     Fault(
         "slot-not-counted", "glidemq_py/_worker/fetch_engine.py",
-        "            self.running.add(run)\n            self.free -= 1\n            if run.suspect_limit:",
-        "            self.running.add(run)\n            if run.suspect_limit:",
+        "pool.free += call.want - fetched", "pool.free += call.want",
         "a worker runs more jobs at once than its concurrency",
     ),
     Fault(
