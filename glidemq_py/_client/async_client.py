@@ -200,14 +200,6 @@ def _shown(source: str | bytes) -> object:
     return source if isinstance(source, str) else SECRET
 
 
-_READ_FROM = {
-    "primary": ReadFrom.PRIMARY,
-    "prefer_replica": ReadFrom.PREFER_REPLICA,
-    "az_affinity": ReadFrom.AZ_AFFINITY,
-    "az_affinity_replicas_and_primary": ReadFrom.AZ_AFFINITY_REPLICAS_AND_PRIMARY,
-}
-
-
 # With GLIDE's default strategy a refused connection is reported only when the connection timeout ends, and a reconnect
 # takes more than a second after the server is back. This one: 0.7 s and about 0.2 s. (Much shorter values starve
 # GLIDE's thread.)
@@ -236,7 +228,7 @@ def config_of(options: ConnectionOptions) -> GlideConfig:
         "addresses": [NodeAddress(a.host, a.port) for a in options.addresses],
         "use_tls": options.tls,
         "credentials": _credentials(options),
-        "read_from": _READ_FROM[options.read_from],
+        "read_from": ReadFrom[options.read_from.upper()],
         "request_timeout": options.request_timeout,
         "client_name": options.client_name,
         "inflight_requests_limit": options.inflight_requests_limit,

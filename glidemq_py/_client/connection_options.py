@@ -114,10 +114,8 @@ DEFAULT_REQUEST_TIMEOUT_MS: Final = 30_000
 DEFAULT_CONNECTION_TIMEOUT_MS: Final = 5_000
 
 ReadFrom = Literal["primary", "prefer_replica", "az_affinity", "az_affinity_replicas_and_primary"]
-READ_FROM: Final = ("primary", "prefer_replica", "az_affinity", "az_affinity_replicas_and_primary")
 _NEEDS_AZ: Final = ("az_affinity", "az_affinity_replicas_and_primary")
 IamService = Literal["elasticache", "memorydb"]
-_IAM_SERVICES: Final = ("elasticache", "memorydb")
 
 _TOKEN: Final = re.compile(r"[!-~]+")  # allowed by CLIENT SETNAME: printable ASCII without spaces
 _TEXT_LENGTH: Final = 4_096
@@ -143,9 +141,9 @@ class IamCredentials(OptionValue, prefix="iam", kw_only=True):
     username: str = option(_text)
     cluster_name: str = option(_text)
     region: str = option(_text)
-    service: IamService = option(partial(check_choice, choices=_IAM_SERVICES), default="elasticache")
+    service: IamService = option(check_choice, default="elasticache", choices=IamService)
     refresh_interval_seconds: int = option(
-        partial(check_int, minimum=1, maximum=_MAX_IAM_REFRESH_S, unit=" (seconds)"), default=300
+        check_int, default=300, minimum=1, maximum=_MAX_IAM_REFRESH_S, unit=" (seconds)"
     )
 
 
@@ -252,7 +250,7 @@ class ConnectionOptions(OptionValue):
     iam: IamCredentials | None = option(
         _check_iam, default=None, kw_only=True, url="cannot be given in a URL: use ConnectionOptions"
     )
-    read_from: ReadFrom = option(partial(check_choice, choices=READ_FROM), default="primary", kw_only=True)
+    read_from: ReadFrom = option(check_choice, default="primary", kw_only=True, choices=ReadFrom)
     client_az: str | None = option(_text, default=None, kw_only=True)
     request_timeout: Converted[int, Milliseconds] = option(
         _check_timeout, default=DEFAULT_REQUEST_TIMEOUT_MS, kw_only=True
@@ -261,12 +259,11 @@ class ConnectionOptions(OptionValue):
         _check_timeout, default=DEFAULT_CONNECTION_TIMEOUT_MS, kw_only=True
     )
     inflight_requests_limit: int | None = option(
-        partial(check_int, minimum=1, maximum=_MAX_INFLIGHT), default=None, kw_only=True
+        check_int, default=None, kw_only=True, minimum=1, maximum=_MAX_INFLIGHT
     )
     database_id: int = option(
-        partial(check_int, minimum=0, maximum=_MAX_DATABASE), default=0, kw_only=True,
-        url="is the path of the URL: valkey://host/1",
-    )  # fmt: skip
+        check_int, default=0, kw_only=True,
+        url="is the path of the URL: valkey://host/1", minimum=0, maximum=_MAX_DATABASE)  # fmt: skip
     tls_insecure: bool = option(check_bool, default=False, kw_only=True)
     tls_ca: Converted[str | bytes | None, PemSource | None] = option(_check_pem, default=None, kw_only=True, repr=False)
     tls_cert: Converted[str | bytes | None, PemSource | None] = option(

@@ -19,12 +19,12 @@ from typing import (
     ClassVar,
     Final,
     Generic,
-    Literal,
     NoReturn,
     Self,
     TypeVar,
     cast,
     dataclass_transform,
+    get_args,
 )
 
 from glidemq_py.errors import SECRET, GlideMQValidationError, MissingOptionError, UnknownOptionError
@@ -241,8 +241,11 @@ class Converted(Generic[StoredT, GivenT]):
         def __set__(self, instance: object, value: GivenT) -> None: ...
 
 
+_LIMITS: Final = frozenset({"minimum", "maximum", "choices", "kind", "unit"})
+
+
 def option(
-    check: Check,
+    check: Callable[..., Any],
     default: Any = _REQUIRED,
     *,
     optional: bool | None = None,
@@ -253,12 +256,12 @@ def option(
     kw_only: bool | None = None,
     none_overrides: bool = False,
     repr: bool = True,
-    **places: str | Literal[False],
+    **declared: Any,
 ) -> Any:
     """Return a field of an option class.
 
     Args:
-        check: Validates and converts given values.
+        check: Validates and converts given values: a `Check`, if it gets its limits.
         default: The stored value if none is given; it is not checked. Without one, the field of an `OptionValue` is
             required; that of another `CheckedOptions` is None, which also means "not given".
         optional: True if None means "not given"; None: True if the default is None.
@@ -269,8 +272,15 @@ def option(
         none_overrides: True if a given None is stored, so that it overrides a default that is merged later.
         kw_only: True if an `OptionValue` accepts it by name only; None: as its class.
         repr: False hides the value in the repr.
-        **places: Where the option is not supported: False or the reason, by place (`JobOptions.check_place`).
+        **declared: The limits of the values, which ``check`` gets: ``minimum``, ``maximum``, ``choices`` (or their
+            ``Literal``), ``kind``, ``unit``. And where the option is not supported: False or the reason, by place
+            (`JobOptions.check_place`).
     """
+    limits = {name: declared.pop(name) for name in _LIMITS & declared.keys()}
+    if "choices" in limits:
+        limits["choices"] = get_args(limits["choices"]) or limits["choices"]
+    if limits:
+        check = partial(check, **limits)
     required = default is _REQUIRED
     if omit_default:
         encode = partial(_unless, default)
@@ -278,7 +288,7 @@ def option(
     may_be_none = _OVERRIDES if none_overrides else may_be_none
     metadata = {
         "check": check, "optional": may_be_none, "required": required, "stored": stored, "encode": encode,
-        "decode": decode, "places": places,
+        "decode": decode, "places": declared,
     }  # fmt: skip
     named = dataclasses.MISSING if kw_only is None else kw_only
     return dataclasses.field(default=None if required else default, metadata=metadata, kw_only=named, repr=repr)

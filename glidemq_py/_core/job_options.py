@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from json import JSONEncoder
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, Unpack, cast
 
@@ -26,7 +26,6 @@ from glidemq_py._core.misuse import OPTION_NAMES as OPTION_NAMES
 from glidemq_py._core.misuse import reject_option
 from glidemq_py._core.option_values import (
     DEPENDENCY_POLICIES,
-    FAILURE_POLICIES,
     Backoff,
     BackoffInput,
     Deduplication,
@@ -164,15 +163,15 @@ class JobOptions(CheckedOptions):
     job_id: str | None = option(_job_id, queue="id", callback=False, task="id")
     delay: Converted[int | None, Milliseconds | None] = option(to_ms)
     run_at: datetime | None = option(to_instant, stored=False, template=False, callback=False, proxy=False)
-    priority: int | None = option(partial(check_int, minimum=0, maximum=MAX_PRIORITY), message=_ONE_ORDER)
-    rank: int | None = option(partial(check_int, minimum=-MAX_RANK, maximum=MAX_RANK), message=_ONE_ORDER, proxy=False)
+    priority: int | None = option(check_int, message=_ONE_ORDER, minimum=0, maximum=MAX_PRIORITY)
+    rank: int | None = option(check_int, message=_ONE_ORDER, proxy=False, minimum=-MAX_RANK, maximum=MAX_RANK)
     lifo: bool | None = option(check_bool, message=_ONE_ORDER)
-    attempts: int | None = option(partial(check_int, minimum=0, maximum=MAX_ATTEMPTS))
+    attempts: int | None = option(check_int, minimum=0, maximum=MAX_ATTEMPTS)
     backoff: Converted[Backoff | None, BackoffInput | None] = option(
         Backoff.parse, encode=Backoff.to_wire, decode=Backoff.read
     )
-    timeout: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), none_overrides=True)
-    ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), none_overrides=True)
+    timeout: Converted[int | None, Milliseconds | None] = option(to_ms, none_overrides=True, minimum=1)
+    ttl: Converted[int | None, Milliseconds | None] = option(to_ms, none_overrides=True, minimum=1)
     remove_on_complete: Converted[Retention | None, RetentionInput | None] = option(
         parse_retention, encode=retention_to_wire, decode=read_retention, message=_MESSAGES_KEPT, wait=False
     )
@@ -180,12 +179,9 @@ class JobOptions(CheckedOptions):
         parse_retention, encode=retention_to_wire, decode=read_retention, message=_MESSAGES_KEPT, wait=False
     )
     lock_duration: Converted[int | None, Milliseconds | None] = option(
-        partial(to_ms, minimum=SECOND_MS, maximum=DAY_MS), none_overrides=True, message="set it on the workers",
-        spark=False,
-    )  # fmt: skip
-    stack_trace_limit: int | None = option(
-        partial(check_int, minimum=0, maximum=MAX_TRACE_LINES), proxy=False, spark=False
-    )
+        to_ms, none_overrides=True, message="set it on the workers",
+        spark=False, minimum=SECOND_MS, maximum=DAY_MS)  # fmt: skip
+    stack_trace_limit: int | None = option(check_int, proxy=False, spark=False, minimum=0, maximum=MAX_TRACE_LINES)
     ordering: Converted[Ordering | None, OrderingInput | None] = option(
         Ordering.parse, none_overrides=True, encode=Ordering.to_wire, decode=Ordering.read,
         message="subscriptions fetch messages in order; use a worker with concurrency 1 to keep it",
@@ -208,14 +204,14 @@ class JobOptions(CheckedOptions):
         message="a message finishes once per subscription", proxy=False, spark=False,
     )  # fmt: skip
     on_failure: FailurePolicy | None = option(
-        partial(check_choice, choices=FAILURE_POLICIES), message="messages have no parent", proxy=False, spark=False
+        check_choice, message="messages have no parent", proxy=False, spark=False, choices=FailurePolicy
     )
     depends_on: Converted[tuple[JobRef, ...] | None, DependenciesInput | None] = option(
         parse_dependencies, encode=dependencies_to_wire, queue="dependency", flow=False, template=False,
         callback=False, message=_NO_DEPENDENCIES, proxy=False, spark=False,
     )  # fmt: skip
     on_dependency_failure: DependencyPolicy | None = option(
-        partial(check_choice, choices=tuple(DEPENDENCY_POLICIES)), message=_NO_DEPENDENCIES, proxy=False, spark=False
+        check_choice, message=_NO_DEPENDENCIES, proxy=False, spark=False, choices=DependencyPolicy
     )
     headers: Converted[Headers | None, Mapping[str, str] | None] = option(
         parse_headers, encode=Headers.to_wire, proxy=False, spark=False

@@ -20,7 +20,6 @@ MAX_TOKENS: Final = 10**9
 """Most tokens of one value: sums up to 10**12 millitokens are exact on the server."""
 
 TokenScope = Literal["queue", "worker", "both"]
-_SCOPES: Final = ("queue", "worker", "both")
 
 
 class RateLimitDict(TypedDict):
@@ -75,8 +74,8 @@ class RateLimit(OptionValue):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    max: int = option(partial(check_int, minimum=1, maximum=MAX_COUNT))
-    duration: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1))
+    max: int = option(check_int, minimum=1, maximum=MAX_COUNT)
+    duration: Converted[int, Milliseconds] = option(to_ms, minimum=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +127,9 @@ class TokenLimiter(OptionValue):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    max_tokens: int = option(partial(check_int, minimum=1, maximum=MAX_COUNT))
-    duration: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1))
-    scope: TokenScope = option(partial(check_choice, choices=_SCOPES), default="both")
+    max_tokens: int = option(check_int, minimum=1, maximum=MAX_COUNT)
+    duration: Converted[int, Milliseconds] = option(to_ms, minimum=1)
+    scope: TokenScope = option(check_choice, default="both", choices=TokenScope)
 
 
 KEY_LENGTH: Final = 256
@@ -185,12 +184,11 @@ class Ordering(OptionValue, prefix="ordering"):
     key: str = option(validate_ordering_key)
     concurrency: int | None = option(check_group_concurrency, default=None, kw_only=True)
     rate_limit: Converted[RateLimit | None, RateLimit | RateLimitDict | None] = option(
-        partial(parse_nested, kind=RateLimit), default=None, encode=RateLimit.to_wire, kw_only=True
+        parse_nested, default=None, encode=RateLimit.to_wire, kw_only=True, kind=RateLimit
     )
     token_bucket: Converted[TokenBucket | None, TokenBucket | TokenBucketDict | None] = option(
-        partial(parse_nested, kind=TokenBucket), default=None, encode=TokenBucket.to_wire,
-        kw_only=True,
-    )  # fmt: skip
+        parse_nested, default=None, encode=TokenBucket.to_wire,
+        kw_only=True, kind=TokenBucket)  # fmt: skip
 
     @classmethod
     def parse(cls, option: str, value: object) -> Ordering:

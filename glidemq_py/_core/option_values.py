@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from json import JSONEncoder
 from typing import Any, Final, Literal, NamedTuple, Protocol, Required, TypedDict, cast, runtime_checkable
 
@@ -34,9 +33,7 @@ from glidemq_py.errors import GlideMQValidationError, JobRevokedError, Unrecover
 
 ID_LENGTH: Final = 256
 DeduplicationMode = Literal["simple", "throttle", "debounce"]
-_MODES: Final = ("simple", "throttle", "debounce")
 DeduplicationEnd = Literal["started", "ended"]
-_ENDS: Final = ("started", "ended")
 
 
 class DeduplicationDict(TypedDict, total=False):
@@ -74,11 +71,11 @@ class Deduplication(OptionValue, prefix="deduplication"):
         GlideMQValidationError: an option is invalid; the error names it and its value.
     """
 
-    id: str = option(partial(check_text, maximum=ID_LENGTH))
-    ttl: Converted[int | None, Milliseconds | None] = option(partial(to_ms, minimum=1), default=None)
-    mode: DeduplicationMode = option(partial(check_choice, choices=_MODES), default="simple")
+    id: str = option(check_text, maximum=ID_LENGTH)
+    ttl: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, minimum=1)
+    mode: DeduplicationMode = option(check_choice, default="simple", choices=DeduplicationMode)
     until: DeduplicationEnd = option(
-        partial(check_choice, choices=_ENDS), default="ended", omit_default=True, kw_only=True
+        check_choice, default="ended", omit_default=True, kw_only=True, choices=DeduplicationEnd
     )
     extend: bool = option(check_bool, default=False, omit_default=True, kw_only=True)
     replace: bool = option(check_bool, default=False, omit_default=True, kw_only=True)
@@ -271,7 +268,7 @@ class KeepJobs(OptionValue, kw_only=True):
     """
 
     age: Converted[int | None, int | timedelta | None] = option(_seconds, default=None)
-    count: int | None = option(partial(check_int, minimum=1, maximum=_MAX_COUNT), default=None)
+    count: int | None = option(check_int, default=None, minimum=1, maximum=_MAX_COUNT)
 
     def _check_given(self) -> None:
         if self.age is None and self.count is None:
@@ -328,7 +325,6 @@ def kept(value: Retention | None) -> int | tuple[int, int]:
 
 
 FailurePolicy = Literal["fail_parent", "ignore", "remove", "wait"]
-FAILURE_POLICIES: Final = ("fail_parent", "ignore", "remove", "wait")
 
 
 class JobRef(NamedTuple):

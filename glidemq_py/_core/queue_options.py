@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Literal, Protocol, TypedDict, cast, runtime_checkable
 
 from glidemq_py._core.checks import (
@@ -135,7 +134,7 @@ class Durability(OptionValue, prefix=_DURABLE, kw_only=True):
 
     disk: bool = option(check_bool, default=True)
     replicas: Replicas = option(_replicas, default=0)
-    timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=1, maximum=_MAX_TIMEOUT), default=5_000)
+    timeout: Converted[int, Milliseconds] = option(to_ms, default=5_000, minimum=1, maximum=_MAX_TIMEOUT)
 
     def _check_given(self) -> None:
         if not self.disk and not self.replicas:
@@ -255,7 +254,7 @@ class QueueOptions(CheckedOptions):
 
     prefix: str = option(_prefix, DEFAULT_PREFIX)
     default_job_options: JobOptions = option(_default_job_options, NO_OPTIONS, optional=True)
-    compression: Compression = option(partial(check_choice, choices=COMPRESSIONS), "none")
+    compression: Compression = option(check_choice, "none", choices=COMPRESSIONS)
     serializer: Serializer | SerializerName | None = option(_serializer)
     events: bool = option(check_bool, True)
     dead_letter_queue: DeadLetterOptions | Literal[False] | None = option(_dead_letter_queue)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from functools import partial
 from typing import Final, Literal, TypedDict, cast
 
 from glidemq_py._core.checks import OptionValue, check_choice, check_text, option, parse_nested
@@ -20,7 +19,6 @@ MAX_AMOUNT: Final = 2.0**53
 """Sums of whole numbers are exact on the server up to this number."""
 
 _OPTION: Final = "budget"
-_ACTIONS: Final = ("fail", "pause")
 _CAPS: Final = ("max_total_tokens", "max_tokens", "max_total_cost", "max_costs")
 
 
@@ -112,8 +110,8 @@ class Budget(OptionValue, kw_only=True):
     token_weights: Mapping[str, float] | None = option(_weights, default=None, encode=amounts_text)
     max_total_cost: float | None = option(_limit, default=None, encode=number_text)
     max_costs: Mapping[str, float] | None = option(_limits, default=None, encode=amounts_text)
-    cost_unit: str | None = option(partial(check_text, maximum=32), default=None)
-    on_exceeded: BudgetAction = option(partial(check_choice, choices=_ACTIONS), default="fail")
+    cost_unit: str | None = option(check_text, default=None, maximum=32)
+    on_exceeded: BudgetAction = option(check_choice, default="fail", choices=BudgetAction)
 
     def _check_given(self) -> None:
         if all(getattr(self, name) is None for name in _CAPS):

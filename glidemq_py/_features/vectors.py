@@ -89,11 +89,9 @@ class VectorField(OptionValue, prefix="vector", kw_only=True):
     """
 
     name: str = option(check_field)
-    dimensions: int = option(partial(check_int, minimum=1, maximum=MAX_DIMENSIONS))
-    algorithm: Literal["hnsw", "flat"] = option(partial(check_choice, choices=("hnsw", "flat")), default="hnsw")
-    metric: Literal["cosine", "l2", "ip"] = option(
-        partial(check_choice, choices=("cosine", "l2", "ip")), default="cosine"
-    )
+    dimensions: int = option(check_int, minimum=1, maximum=MAX_DIMENSIONS)
+    algorithm: Literal["hnsw", "flat"] = option(check_choice, default="hnsw", choices=("hnsw", "flat"))
+    metric: Literal["cosine", "l2", "ip"] = option(check_choice, default="cosine", choices=("cosine", "l2", "ip"))
     m: int | None = option(_hnsw_number, default=None)
     ef_construction: int | None = option(_hnsw_number, default=None)
     ef_runtime: int | None = option(_hnsw_number, default=None)

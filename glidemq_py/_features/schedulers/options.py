@@ -13,9 +13,7 @@ from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, Day
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
 Misfire = Literal["fire_once", "fire_all", "skip"]
-_MISFIRES: Final = ("fire_once", "fire_all", "skip")
 Overlap = Literal["allow", "skip", "buffer_one"]
-_OVERLAPS: Final = ("allow", "skip", "buffer_one")
 _KINDS: Final = ("every", "pattern", "repeat_after_complete")
 _MAX_RUNS: Final = 2**53 - 1
 _MAX_PREVIEW: Final = 10_000
@@ -111,11 +109,11 @@ class Schedule(OptionValue, kw_only=True):
     tz: Converted[str | None, str | ZoneInfo | None] = option(check_zone, default=None)
     start_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
     end_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
-    limit: int | None = option(partial(check_int, minimum=1, maximum=_MAX_RUNS), default=None)
+    limit: int | None = option(check_int, default=None, minimum=1, maximum=_MAX_RUNS)
     immediately: bool = option(check_bool, default=False, stored=False)
-    misfire: Misfire = option(partial(check_choice, choices=_MISFIRES), default="fire_once", omit_default=True)
-    day_match: DayMatch = option(partial(check_choice, choices=("and", "or")), default="and", omit_default=True)
-    overlap: Overlap = option(partial(check_choice, choices=_OVERLAPS), default="allow", omit_default=True)
+    misfire: Misfire = option(check_choice, default="fire_once", omit_default=True, choices=Misfire)
+    day_match: DayMatch = option(check_choice, default="and", omit_default=True, choices=("and", "or"))
+    overlap: Overlap = option(check_choice, default="allow", omit_default=True, choices=Overlap)
     skip_without_worker: bool = option(check_bool, default=False, omit_default=True)
 
     def _check_given(self) -> None:
