@@ -91,7 +91,7 @@ class AddCoalescer:
         return reply.now, reply.results[0]
 
     def start(self, rows: Sequence[Row]) -> asyncio.Future[tuple[int, list[Any]]]:
-        """Add rows in one call: all, or none.
+        """Add rows in one call: all, or none; at the end of this turn of the event loop, with others of the turn.
 
         If the future is cancelled, its rows are not sent if they are still pending; others are not affected.
 
@@ -100,7 +100,10 @@ class AddCoalescer:
             `Transport.call`, such as AmbiguousResultError if the reply was lost: the rows may have been added.
         """
         future: asyncio.Future[tuple[int, list[Any]]] = self.loop.create_future()
-        self.put(rows, future)
+        self._waiting.append((rows, future))
+        if not self._in_flight:
+            self._in_flight = True
+            self.loop.call_soon(self._send_waiting)
         return future
 
     def put(self, rows: Sequence[Row], future: _Outcome) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import time
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeAlias, cast
 
-from glidemq_py._core.logs import get_logger
-from glidemq_py.gateway.commands import COMMANDS, NOTHING_READY, execute, failure, only_reads, succeeded
-from glidemq_py.gateway.session import Begun, Session, check_fields
+from glidemq_py.gateway.commands import execute, failure
+from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.slices import large_content
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import Answer, CommandError
+from glidemq_py.gateway.table import Answer
 from glidemq_py.gateway.values import (
     MAX_FRAME,
     MAX_UNAUTHENTICATED_FRAME,
@@ -31,15 +28,13 @@ from glidemq_py.gateway.values import (
 
 __all__ = ["MAX_RUNNING", "Connection"]
 
-_log = get_logger(__name__)
-
 MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
 _AUTH_S: Final = 10.0
 """Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _INVALID_FORMAT: Final = "Invalid command format"
 _MOST_AT_ONCE: Final = 50
-"""Frames that are answered without a task in one turn of the event loop."""
+"""Frames that are answered at once in one turn of the event loop."""
 _MAX_UNSTARTED: Final = 100
 """Frames that wait before the connection is read no further."""
 _LARGE_FRAME: Final = 262_144
@@ -64,6 +59,7 @@ class Connection(Session, asyncio.Protocol):
 
     def __init__(self, state: GatewayState) -> None:
         super().__init__(state)
+        self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(MAX_FRAME if self.is_authenticated else MAX_UNAUTHENTICATED_FRAME)
         self._unstarted: deque[bytes] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -89,7 +85,7 @@ class Connection(Session, asyncio.Protocol):
             self.abort()
         elif not self.is_authenticated:
             seconds = min(_AUTH_S, self.state.options.frame_timeout / 1_000)
-            self._auth_timer = asyncio.get_running_loop().call_later(seconds, self._end_unauthenticated, seconds)
+            self._auth_timer = self._loop.call_later(seconds, self._end_unauthenticated, seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session; running commands are cancelled."""
@@ -127,6 +123,9 @@ class Connection(Session, asyncio.Protocol):
                 self._stop_timer()  # of a frame that is complete now
         self._start()
         if self._reader.oversized:
+            if self._reader.oversized <= self._reader.limit:  # an Auth before the frame has permitted it
+                self.data_received(b"")
+                return
             if self.is_authenticated or not self._running:
                 limit, size = self._reader.limit, self._reader.oversized
                 self._answer(None, failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
@@ -140,10 +139,8 @@ class Connection(Session, asyncio.Protocol):
         """Accept no more commands, wait for the running ones, and close the connection."""
         self.end_polls()
         self._unstarted.clear()
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while self._running and loop.time() < until:  # a call may be followed by a task
-            await asyncio.wait(self._running, timeout=until - loop.time())
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
         if self._running:
             self.abort()  # connection_lost cancels them
         self._end()
@@ -165,7 +162,7 @@ class Connection(Session, asyncio.Protocol):
         while self._unstarted and len(self._running) < MAX_RUNNING and not self._is_write_paused:
             if answered == _MOST_AT_ONCE:
                 self._is_continuing = True
-                asyncio.get_running_loop().call_soon(self._continue)
+                self._loop.call_soon(self._continue)
                 return
             payload = self._unstarted.popleft()
             if len(payload) > _LARGE_FRAME:
@@ -176,19 +173,15 @@ class Connection(Session, asyncio.Protocol):
     def _start_large(self, payload: bytes) -> None:
         """Decode a large frame in a thread, so that other connections are served; the frames behind it wait."""
         self._is_continuing = True
-        task = asyncio.get_running_loop().create_task(self._decode_large(payload))
-        self._running.add(task)
-        task.add_done_callback(self._large_started)
+        decoding = self._loop.run_in_executor(_decoder, _decoded, payload)
+        self._running.add(decoding)
+        decoding.add_done_callback(self._start_large_decoded)
 
-    async def _decode_large(self, payload: bytes) -> None:
-        decoded = await asyncio.get_running_loop().run_in_executor(_decoder, _decoded, payload)
-        del payload
-        if not self._is_ending:
-            self._start_decoded(decoded)
-
-    def _large_started(self, task: asyncio.Task[None]) -> None:
+    def _start_large_decoded(self, decoding: asyncio.Future[_Decoded]) -> None:
         self._is_continuing = False
-        self._ended(task)
+        if not self._is_ending and not decoding.cancelled():
+            self._start_decoded(decoding.result())
+        self._ended(decoding)
 
     def _continue(self) -> None:
         self._is_continuing = False
@@ -211,103 +204,16 @@ class Connection(Session, asyncio.Protocol):
         if not isinstance(name, str) or not name:
             self._answer(given, failure(_INVALID_FORMAT if _has_bytes_key(given) else "Invalid command"))
             return False
-        command, fields = COMMANDS.get(name), None
-        if command is not None and self.is_authenticated and (command.quick or command.begin):
-            try:
-                fields = check_fields(command, given)
-                answer = None if command.quick is None else command.quick(self, fields)
-            except CommandError as error:
-                self._answer(given, failure(str(error)))
-                return False
-            if answer is not None:
-                self.state.figures.executed(name, fields, answer, 0.0)
-                self._answer(given, {"ok": True, **answer})
-                return False
-            try:
-                begun = None if command.begin is None else command.begin(self, fields)
-            except Exception:
-                begun = None  # the handler fails in the same way, and its error is the answer
-            if begun is not None:
-                return self._follow(begun, name, given, fields)
-        task = self._start_task(self._run(name, given, fields))
-        if command is not None and command.adds:
-            self.unplaced.add(task)
-        return True
-
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
+        task = self._loop.create_task(self._run(name, given))
         self._running.add(task)
         task.add_done_callback(self._ended)
-        return task
-
-    def _follow(self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any]) -> bool:
-        """Answer a command without a task when its call has ended; return False if it is answered already."""
-        start, future = time.perf_counter(), begun.future
-        if future.done():
-            self._end_begun(begun, name, given, fields, start)
-            return False
-
-        def answer(future: asyncio.Future[Any]) -> None:
-            self.state.deadlines.running.pop(future, None)
-            self._end_begun(begun, name, given, fields, start)
-            self._ended(future)
-
-        self._running.add(future)
-        self.state.deadlines.running[future] = start, name, fields
-        future.add_done_callback(answer)
         return True
 
-    def _end_begun(
-        self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any], start: float
-    ) -> None:  # fmt: skip
-        """Answer a command whose call has ended."""
-        future = begun.future
-        try:
-            found = begun.finish(future)
-        except asyncio.CancelledError:
-            late = self.state.deadlines.error_of_call(future, name, changes_nothing=only_reads(name))
-            if late is not None:
-                self._answer(given, failure(str(late)))
-        except Exception:
-            _log.exception("gateway: command %s failed", name)
-            self._answer(given, failure("Internal error"))
-            if begun.withdraw is not None:
-                begun.withdraw()
-        else:
-            if isinstance(found, dict):
-                self._answer(given, succeeded(self, name, fields, found, start))
-            else:
-                self._start_rest(begun, name, given, fields, found, start)
-        if name not in NOTHING_READY:
-            self.state.changed(fields)
-
-    def _start_rest(
-        self, begun: Begun, name: str, given: Mapping[Any, Any], fields: dict[str, Any],
-        rest: Coroutine[Any, Any, Answer], began: float,
-    ) -> None:  # fmt: skip
-        """Run the rest of a command in a task."""
-        task = self._start_task(self._run(name, given, fields, rest, began))
-        if COMMANDS[name].adds:
-            self.unplaced.add(task)
-
-        def check(_: asyncio.Future[None]) -> None:
-            if inspect.getcoroutinestate(rest) == inspect.CORO_CREATED:  # the task was cancelled before its first step
-                rest.close()
-                if begun.withdraw is not None:
-                    begun.withdraw()
-
-        task.add_done_callback(check)
-
-    async def _run(
-        self, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None,
-        rest: Coroutine[Any, Any, Answer] | None = None, began: float | None = None,
-    ) -> None:  # fmt: skip
-        self._answer(given, await execute(self, name, given, fields, rest, began))
+    async def _run(self, name: str, given: Mapping[Any, Any]) -> None:
+        self._answer(given, await execute(self, name, given))
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._running.discard(task)
-        if self.unplaced:
-            self.unplaced.discard(cast("asyncio.Task[None]", task))
         if self._unstarted or self._is_ending or not self._is_reading or self._reader.oversized:
             self._start_next()
 
@@ -347,7 +253,7 @@ class Connection(Session, asyncio.Protocol):
         if len(unsent) > 1:
             return
         if len(self._running) > 1:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         else:
             self._flush()
 
@@ -375,7 +281,7 @@ class Connection(Session, asyncio.Protocol):
         if not is_reading:
             transport.pause_reading()
             if self._timer is not None:  # the client cannot complete its frame now
-                remaining = self._timer.when() - asyncio.get_running_loop().time()
+                remaining = self._timer.when() - self._loop.time()
                 self._stop_timer()
                 self._remaining = max(0.0, remaining)
         else:
@@ -385,7 +291,7 @@ class Connection(Session, asyncio.Protocol):
 
     def _start_timer(self, seconds: float) -> None:
         self._remaining = None
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
+        self._timer = self._loop.call_later(seconds, self.abort)
 
     def _stop_timer(self) -> None:
         self._remaining = None

@@ -37,8 +37,7 @@ class Deadlines:
     """The running commands of all connections.
 
     Attributes:
-        running: Start by ``time.perf_counter``, name and fields of each command, by its task, or by the future of its
-            call if it has no task.
+        running: Start by ``time.perf_counter``, name and fields of each command, by its task.
     """
 
     def __init__(self) -> None:
@@ -85,15 +84,6 @@ class Deadlines:
             return None
         while task.uncancel():
             pass
-        return self._error(name, changes_nothing=changes_nothing)
-
-    def error_of_call(self, future: asyncio.Future[Any], name: str, *, changes_nothing: bool) -> CommandError | None:
-        """Return the error of the command without a task whose call was cancelled if it was ended; else None."""
-        if self._ended.pop(future, None) is None:
-            return None
-        return self._error(name, changes_nothing=changes_nothing)
-
-    def _error(self, name: str, *, changes_nothing: bool) -> CommandError:
         return CommandError(f"{self._message}{'' if changes_nothing else f'; {name} may have been executed'}")
 
     async def bounded(self, work: Awaitable[T]) -> T:

@@ -327,14 +327,7 @@ class HeldJobs:
         return len(self._jobs)
 
     def add(
-        self, job_id: str, job: Fetched, token: str, connection: object, *, queue: str, is_owned: bool, is_kept: bool
-    ) -> None:  # fmt: skip
-        """Remember a job."""
-        self.add_all(((job_id, job, token),), connection, queue=queue, is_owned=is_owned, is_kept=is_kept)
-
-    def add_all(
-        self, fetched: Iterable[tuple[str, Fetched, str]], connection: object, *, queue: str, is_owned: bool,
-        is_kept: bool,
+        self, fetched: Iterable[tuple[str, Fetched, str]], connection: object, *, is_owned: bool, is_kept: bool
     ) -> None:  # fmt: skip
         """Remember jobs, given their ids, themselves and their tokens."""
         now, jobs = time.monotonic(), self._jobs
@@ -347,7 +340,7 @@ class HeldJobs:
             lock_s = job.lock_ms / 1_000
             jobs.pop(job_id, None)
             jobs[job_id] = Held(
-                connection, queue, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept,
+                connection, job.queue_name, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept,
                 now + min(FRESH_S, lock_s * _FRESH_PART), now + lock_s + _MARGIN_S,
             )  # fmt: skip
 
@@ -370,24 +363,6 @@ class HeldJobs:
         if held is None or now >= held.fresh_until or (token and token != held.token):
             return None
         return held if duration is None or duration == held.lock_ms else None
-
-    def renew_fresh(self, job_ids: Sequence[str], tokens: Iterable[object]) -> int | None:
-        """Renew locks of jobs as `fresh` does it, and return how many; None if one must be renewed on the server.
-
-        Args:
-            job_ids: The ids.
-            tokens: The tokens of their leases; those that are not strings are ignored.
-        """
-        now, jobs, found = time.monotonic(), self._jobs, list[Held]()
-        for job_id, token in zip(job_ids, tokens, strict=True):
-            held = jobs.get(job_id)
-            if held is not None and now < held.fresh_until and (token == held.token or not isinstance(token, str)):
-                found.append(held)
-            elif not isinstance(token, str) or self._ended.get(job_id) != token:
-                return None
-        for held in found:
-            held.is_kept = True
-        return len(found)
 
     def renewed(self, job_id: str, token: str | None, duration: int | None) -> None:
         """Note that the lock was extended: the job stays locked if the connection is lost."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -43,9 +42,9 @@ class HttpSession(Session):
         self.is_authenticated = True
         self.parts = JSON_PARTS
 
-    def ends_poll(self, fetching: asyncio.Future[Any]) -> bool:
-        """See `Session`."""
-        return self._is_ending and not self.state.deadlines.has_ended(fetching)
+    @property
+    def _is_drained(self) -> bool:
+        return self._is_ending
 
 
 def json_text(value: Any) -> str:

@@ -227,23 +227,6 @@ class Hub:
             GlideMQError: If the call failed. A fetch that waits tries again while the server is gone, until its time
                 is over.
         """
-        fetching = self.begin_fetch(count, lock_ms, wait)
-        if fetching is None:
-            return []
-        try:
-            return await fetching.future
-        except asyncio.CancelledError:
-            self.withdraw(fetching)
-            raise
-
-    def begin_fetch(self, count: int, lock_ms: int, wait: float) -> Fetching | None:
-        """Begin a fetch; return None if the queue is known to be empty, and the fetch does not wait for a job.
-
-        Call `withdraw` if the future was cancelled.
-
-        Raises:
-            ClosedError: If the hub is closed.
-        """
         self._check_open()
         self._polled_at = self._loop.time()
         if not self._is_listening:
@@ -251,12 +234,11 @@ class Hub:
         is_empty = self._polled_at < self._empty_until
         jobs = self.prefetch.take(count, lock_ms)
         if is_empty and wait <= 0 and self._empty_looks >= FIRST_LOOKS and not jobs:
-            return None
+            return []
         fetch = Fetching(count - len(jobs), lock_ms, self._loop.create_future())
         fetch.jobs = jobs
         if jobs and (is_empty or not fetch.count):
-            fetch.end([])
-            return fetch
+            return jobs
         if wait > 0 and not jobs:
             fetch.timer = self._loop.call_later(wait, self._give_up, fetch)
         if is_empty and fetch.timer is not None:
@@ -265,9 +247,13 @@ class Hub:
             self._fetches.append(fetch)
             if not self.prefetch.awaits(fetch.count, lock_ms):
                 self._schedule()
-        return fetch
+        try:
+            return await fetch.future
+        except asyncio.CancelledError:
+            self._withdraw(fetch)
+            raise
 
-    def withdraw(self, fetch: Fetching) -> None:
+    def _withdraw(self, fetch: Fetching) -> None:
         """End a fetch whose client has left; its jobs are released."""
         if fetch.timer is not None:
             fetch.timer.cancel()
@@ -276,13 +262,6 @@ class Hub:
             self.release(fetch.jobs)
         elif fetch.future.exception() is None:
             self.release(fetch.future.result())
-
-    def is_empty(self) -> bool:
-        """Return whether a fetch that does not wait is answered from memory: the queue is known to be empty."""
-        if self._is_closed or not self._is_listening or self._empty_looks < FIRST_LOOKS or self.prefetch.has_jobs:
-            return False
-        self._polled_at = self._loop.time()
-        return self._polled_at < self._empty_until
 
     def is_known_empty(self, *, waits: bool) -> bool:
         """Return whether a fetch would be answered from memory, or would wait if it may wait."""
@@ -355,20 +334,8 @@ class Hub:
                 outcomes += await self._report(reports, size - chars)
                 reports, size = [], chars
             reports.append(report)
-        return [*outcomes, *await self._report(reports, size)]
-
-    def begin_complete(self, results: Sequence[tuple[LeaseFacts, Any]]) -> asyncio.Future[list[LeaseOutcome]] | None:
-        """Begin to complete leases, at least one; return None if their results are too large for one call.
-
-        Raises:
-            GlideMQError: As `complete`. Nothing was sent.
-        """
-        reports, size = list[Report](), 0
-        for facts, result in results:
-            report, chars = self._completion(facts, result)
-            reports.append(report)
-            size += chars
-        return None if size > _MOST_CHARS else self._begin_report(reports, size)
+        last = await self._report(reports, size) if reports else []
+        return [*outcomes, *last] if outcomes else last
 
     def _completion(self, facts: LeaseFacts, result: Any) -> tuple[Report, int]:
         """Return the report of a completed lease, and the length of its result. Raises those of `completed_row`."""
@@ -393,11 +360,8 @@ class Hub:
         (outcome,) = await self._report([Report(row, lease._facts.limit, None, error) for row in rows], 0)
         return outcome
 
-    async def _report(self, reports: Sequence[Report], chars: int) -> list[LeaseOutcome]:
-        return await self._begin_report(reports, chars) if reports else []
-
-    def _begin_report(self, reports: Sequence[Report], chars: int) -> asyncio.Future[list[LeaseOutcome]]:
-        """Report leases, at least one; return a future of the outcome of each, which raises GlideMQError.
+    def _report(self, reports: Sequence[Report], chars: int) -> asyncio.Future[list[LeaseOutcome]]:
+        """Report leases; return a future of the outcome of each, which raises GlideMQError.
 
         Raises:
             ClosedError: If the hub is closed.

@@ -32,6 +32,7 @@ class QueueNameError(ValueError):
     """A queue name that no queue can have."""
 
 
+@lru_cache(maxsize=4_096, typed=True)
 def check_wire_name(name: object) -> str:
     """Check a name by the rules of the protocol for commands that add or fetch jobs.
 

@@ -169,11 +169,6 @@ class PartitionHubs:
         yield from hubs[first:]
         yield from hubs[:first]
 
-    def is_empty(self) -> bool:
-        """Return whether a fetch that does not wait is answered from memory: all partitions are known to be empty."""
-        are_empty = [hub.is_empty() for hub in self._hubs]  # each notes that it was polled
-        return not self._is_closed and all(are_empty)
-
     @property
     def is_in_use(self) -> bool:
         """Whether commands of clients wait for it."""

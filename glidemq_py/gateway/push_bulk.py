@@ -1,8 +1,11 @@
-"""PUSHB: many jobs, all or none, each in the partition of its key. A queue without partitions has one part.
+"""Adding the jobs of a command: all or none, each in the partition of its key. A queue without partitions has one part.
 
-Jobs without a key go to one partition per 250 jobs. Up to `ROWS_AT_ONCE` jobs of one partition are added in one atomic
-call. Others are staged in all partitions first, then committed in one step, and then added piece by piece: no worker
-sees a part of a refused push, and a committed one is added even if this process dies.
+The key is the unique key, the group, or the id that the client has chosen. Jobs without one go to one partition per 250
+jobs. Then the gateway makes their ids, which contain the number of the partition.
+
+Up to `ROWS_AT_ONCE` jobs of one partition are added in one atomic call, together with those of other commands. Others
+are staged in all partitions first, then committed in one step, and then added piece by piece: no worker sees a part of
+a refused push, and a committed one is added even if this process dies.
 
 A commit cannot refuse a job. So jobs that may be refused are added by a call per partition, and deleted again if one of
 them is refused: those with a parent or dependencies, durable ones, and those of groups while groups have limits.
@@ -13,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from graphlib import TopologicalSorter
 from typing import Any, Final, cast
 
-from glidemq_py._api.adds import Part, Plan, Routes, rerouted
+from glidemq_py._api.adds import Part, Plan, Routes, added_job, rerouted
 from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import administration, pieces
@@ -26,7 +30,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.option_values import JobRef
-from glidemq_py._core.queue_options import parse_durable
+from glidemq_py._core.queue_options import Durability, parse_durable
 from glidemq_py._core.record import ADDED_OUTCOMES
 from glidemq_py._features.flows.plan import chunks
 from glidemq_py._features.queue_list import register
@@ -46,18 +50,30 @@ from glidemq_py._partitions.stored import read_layout
 from glidemq_py.errors import (
     AmbiguousResultError,
     BulkAddError,
+    FairKeyFullError,
     GlideMQError,
     JobNotFoundError,
     LayoutChangedError,
     PartitionedQueueError,
     StagedWriteError,
 )
-from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.push_one import key_of, reject_two_keys
-from glidemq_py.gateway.push_options import JOB_FIELDS, Push, again, chosen_id, missing_job, push_of, take_back
+from glidemq_py.gateway.push_options import (
+    JOB_FIELDS,
+    GroupFullError,
+    Push,
+    again,
+    chosen_id,
+    key_of,
+    missing_job,
+    once_more,
+    push_of,
+    reject_two_keys,
+    take_back,
+)
 from glidemq_py.gateway.push_rows import (
     ID,
+    NAME,
     GroupSize,
     added_rows,
     group_size,
@@ -67,11 +83,13 @@ from glidemq_py.gateway.push_rows import (
     usual_row,
     with_id,
 )
-from glidemq_py.gateway.session import Session, Way
+from glidemq_py.gateway.session import Way
+from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError, check_all, is_map
+from glidemq_py.telemetry.spans import observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "Bulk", "add_usual", "begin_usual", "usual_rows"]
+__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "Bulk"]
 
 _log = get_logger(__name__)
 
@@ -97,21 +115,21 @@ _EXISTS: Final = object()
 
 
 class Bulk:
-    """The jobs of a command.
+    """The jobs of a command; PUSH has one.
 
     A job whose chosen id is that of an unfinished job is not added again; of two with one id, the first is added.
 
     Args:
-        ids: Makes and reads ids.
+        state: The gateway.
         queue: The queue.
         given: Their fields, unchecked.
-        added: Called with the name of each partition that has got jobs, if the queue is partitioned.
+
+    Attributes:
+        way: How they are added, once they are checked. They are sent at once, in one call, unless they go alone.
     """
 
-    def __init__(
-        self, ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any], added: Callable[[str], None]
-    ) -> None:  # fmt: skip
-        self._ids, self._queue, self._given, self._added = ids, queue, given, added
+    def __init__(self, state: GatewayState, queue: Queue[Any, Any], given: Sequence[Any]) -> None:
+        self._state, self._ids, self._queue, self._given = state, state.ids, queue, given
         self._claimed: dict[str, str] = {}
         """The entries of the chosen ids that were claimed."""
         self._is_complete = True
@@ -119,12 +137,13 @@ class Bulk:
         self._clear()
 
     def _clear(self) -> None:
-        self._places: list[int] = []
-        """The position, in what follows, of each job that was given: those with one chosen id have the same."""
-        self._pushes: list[Push] = []
-        """The jobs. Those with usual options have neither data nor other options than their id here."""
-        self._rows: list[Row] = []
-        self._options: list[JobOptions] = []
+        self.way = Way.TOGETHER
+        self._made: list[tuple[Row, JobOptions]] = []
+        """The rows and the options of the jobs."""
+        self._pushes: dict[int, Push] = {}
+        """Those with other than usual options."""
+        self._places: dict[int, int] = {}
+        """The positions in the rows by the positions of the jobs; empty while each job has a row of its own."""
         self._keys: dict[int, str] = {}
         """What chooses the partitions of jobs."""
         self._chosen: dict[int, str] = {}
@@ -133,31 +152,54 @@ class Bulk:
         """Positions of these jobs by their ids, as this package stores them."""
         self._sizes: dict[int, GroupSize] = {}
         """The maximum sizes of the groups of jobs."""
-        self._sent: list[tuple[Queue[Any, Any], Sequence[int]]] = []
-        """The jobs that were sent to each partition."""
+        self._sent: list[tuple[Queue[Any, Any], Sequence[int], list[Row]]] = []
+        """The jobs that were sent to each partition, and their rows with their ids there."""
         self._is_durable = self._is_related = False
         """Whether a job is durable; whether one has a parent or dependencies."""
 
-    async def add(self) -> list[str]:
-        """Add the jobs, all or none; return their ids on the wire.
+    async def add(self, added: Callable[[], None] | None = None) -> list[str]:
+        """Add the jobs, which were checked, all or none; return their ids on the wire.
+
+        Args:
+            added: Called when they were added, and are not yet durable.
 
         Raises:
             CommandError: If a job is invalid or refused. None was added, except those that have started meanwhile.
             GlideMQError: If a call failed.
         """
-        found = await rerouted(self._add)
-        if self._is_complete:
+        try:
+            wire = await self._add(added)
+        except LayoutChangedError as error:
+            wire = await rerouted(partial(self._add_again, added), error)
+        if self._claimed and self._is_complete:
             self._ids.chosen.added(self._claimed)
-        return [found[i] for i in self._places]
+        return [wire[self._places.get(i, i)] for i in range(len(self._given))] if self._places else wire
 
-    async def _add(self, refusal: LayoutChangedError | None) -> list[str]:
-        if refusal is not None:
+    async def _add_again(self, added: Callable[[], None] | None, refusal: LayoutChangedError | None) -> list[str]:
+        # Of many commands that were refused together, the first one renews the layout, also for the others.
+        if refusal is None or not self._queue._is_renewed_after(refusal):
             await self._queue._renew_layout(refused=True)
         await self.check()
+        return await self._add(added)
+
+    async def _add(self, added: Callable[[], None] | None) -> list[str]:
         try:
-            return await (self._add_staged() if await self._is_staged() else self._add_at_once())
+            if self.way is Way.ALONE:  # a client that leaves must not stop it halfway
+                return await self._state.finished(self._add_alone())
+            ((part, sent, rows),) = self._sent
+            link = part._link or await part._connected()
         except PartitionedQueueError:
             raise LayoutChangedError from None  # nothing was added
+        results = await self._reply(part, link, rows, added) if rows else []
+        if not link.is_listed:
+            await register(link)
+        self._note_added(part)
+        if results == [row[ID] for row in rows]:
+            return await self._wire_ids({}) if self._chosen else results
+        return await self._outcomes(link, sent, results)
+
+    async def _add_alone(self) -> list[str]:
+        return await (self._add_staged() if await self._is_staged() else self._add_at_once())
 
     async def check(self) -> None:
         """Check and encode the jobs, and choose their partitions.
@@ -170,69 +212,106 @@ class Bulk:
         if len(given) > MOST_JOBS:
             raise CommandError(f"jobs must have at most {MOST_JOBS} items")
         self._clear()
-        named = [each.get(name) for each in given if is_map(each) for name in ("jobId", "customId")]
-        beside = {each for each in named if isinstance(each, str)}
-        link, rows, routes = await queue._first_connected(), self._rows, Routes(queue)
-        is_partitioned = queue._partitions is not None
+        link, made = queue._link or await queue._first_connected(), self._made
+        routes = None if queue._partitions is None else Routes(queue)
         for number, each in enumerate(given):
             if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                 await asyncio.sleep(0)  # other connections are served meanwhile
-            if not is_map(each):
-                raise CommandError(f"jobs[{number}]: must be a map")
-            i = len(rows)
-            made = usual_row(queue, link, ids, each, f"jobs[{number}].data")
-            if made is not None:
-                push: Push = str(each["name"]), None, {"job_id": made[0][ID]}
-            else:
-                try:
-                    fields = check_all(JOB_FIELDS, each)
-                    push = await push_of(ids, queue.name, fields, beside)
-                    if is_partitioned:
-                        reject_two_keys(queue, fields, push[2])
-                    chosen, size = chosen_id(fields), group_size(fields)
-                except CommandError as error:
-                    raise CommandError(f"jobs[{number}]: {error}") from None
-                made = row_of(queue, link, push, number)
-                self._is_durable = self._is_durable or fields["durable"]
-                if chosen is None:
-                    remember_usual(each, push)
-                elif (place := self._by_id.setdefault(push[2]["job_id"], i)) != i:
-                    self._places.append(place)
-                    continue
-                else:
-                    self._chosen[i] = chosen
-                if size is not None:
-                    self._sizes[i] = size
-                key = key_of(fields, push[2])
-                if key is not None:
-                    self._keys[i] = key
-                self._is_related = self._is_related or not _REFERENCES.keys().isdisjoint(push[2])
-            self._places.append(i)
-            self._pushes.append(push)
-            rows.append(made[0])
-            self._options.append(made[1])
-            if is_partitioned:
+            usual = usual_row(queue, link, ids, each, self._where(number)) if is_map(each) else None
+            i = len(made)
+            if usual is not None:
+                made.append(usual)
+            elif not await self._check_unusual(link, number, each):
+                continue
+            if self._places:
+                self._places[number] = i
+            if routes is not None:
                 routes.put(i, self._keys.get(i))
-        self._parts: list[Part] = routes.parts if is_partitioned else [(queue, range(len(rows)))]
-        self._is_large = len(rows) > ROWS_AT_ONCE or sum(map(_size, rows[:-1])) >= _CHARS_AT_ONCE
+        self._parts: list[Part] = [(queue, range(len(made)))] if routes is None else routes.parts
+        count = len(made)
+        self._is_large = count > ROWS_AT_ONCE or (
+            count > 1 and sum([_size(row) for row, _ in made[:-1]]) >= _CHARS_AT_ONCE
+        )
         if self._is_large:
             self._reject_refusable()
+        is_many = count > 1 and (self._is_durable or TELEMETRY.on)
+        if self._is_large or len(self._parts) > 1 or self._is_related or is_many:
+            self.way = Way.ALONE
+        elif routes is None and not self._pushes:
+            self._sent.append((queue, range(count), [row for row, _ in made]))
+        else:
+            self.way = Way.DURABLE if self._is_durable else Way.TOGETHER
+            await self._place(*self._parts[0])
+
+    def _where(self, number: int) -> str:
+        """Return the name of the data of a job in errors; a lone job has no position."""
+        return "data" if len(self._given) == 1 else f"jobs[{number}].data"
+
+    def _prefix(self, number: int) -> str:
+        return "" if len(self._given) == 1 else f"jobs[{number}]: "
+
+    async def _check_unusual(self, link: QueueLink, number: int, given: Any) -> bool:
+        """Check and encode a job; return False if an earlier one has its id."""
+        ids, queue, i = self._ids, self._queue, len(self._made)
+        try:
+            if not is_map(given):
+                raise CommandError("must be a map")
+            fields = check_all(JOB_FIELDS, given)
+            push = await push_of(ids, queue.name, fields, self._beside)
+            if queue._partitions is not None:
+                reject_two_keys(queue, fields, push[2])
+            chosen, size = chosen_id(fields), group_size(fields)
+        except CommandError as error:
+            raise CommandError(f"{self._prefix(number)}{error}") from None
+        made = row_of(queue, link, push, None if len(self._given) == 1 else number)
+        self._is_durable = self._is_durable or fields["durable"]
+        if chosen is None:
+            remember_usual(given, push)
+        elif (place := self._by_id.setdefault(push[2]["job_id"], i)) != i:
+            self._places = self._places or {at: at for at in range(number)}
+            self._places[number] = place
+            return False
+        else:
+            self._chosen[i] = chosen
+        if size is not None:
+            self._sizes[i] = size
+        key = key_of(fields, push[2])
+        if key is not None:
+            self._keys[i] = key
+        self._is_related = self._is_related or not _REFERENCES.keys().isdisjoint(push[2])
+        self._pushes[i] = push
+        self._made.append(made)
+        return True
+
+    @cached_property
+    def _beside(self) -> set[str]:
+        """The ids that the client has chosen for jobs of the command."""
+        named = (each.get(name) for each in self._given if is_map(each) for name in ("jobId", "customId"))
+        return {each for each in named if isinstance(each, str)}
+
+    def _number_of(self, i: int) -> int:
+        """Return the position of a job as it was given."""
+        return next((number for number, at in self._places.items() if at == i), i)
+
+    def _push_at(self, i: int) -> Push:
+        row = self._made[i][0]
+        return self._pushes.get(i) or (str(row[NAME]), None, {"job_id": row[ID]})
 
     def _reject_refusable(self) -> None:
         """Reject what only a call of its own can check or confirm."""
         size = f"a PUSHB of more than {ROWS_AT_ONCE} jobs or {_CHARS_AT_ONCE} characters"
         if self._is_durable:
             raise CommandError(f"durable is not supported in {size}")
-        for i, (_, _, options) in enumerate(self._pushes if self._is_related else ()):
+        for i, (_, _, options) in self._pushes.items():
             for option, field in _REFERENCES.items():
                 if option in options:
-                    raise CommandError(f"jobs[{self._places.index(i)}]: {field} is not supported in {size}")
+                    raise CommandError(f"{self._prefix(self._number_of(i))}{field} is not supported in {size}")
 
     async def _is_staged(self) -> bool:
         """Return whether the jobs are too many for a call, or go to several partitions, and none may be refused."""
         if self._is_large or len(self._parts) == 1 or self._is_durable or self._is_related or self._sizes:
             return self._is_large
-        groups = [part for part, mine in self._parts if any("fair_key" in self._pushes[i][2] for i in mine)]
+        groups = [part for part, mine in self._parts if any("fair_key" in self._push_at(i)[2] for i in mine)]
         links = [await part._connected() for part in groups]
         return not any(
             await asyncio.gather(*(link.command("EXISTS", f"{link.keys.stem}{_GROUP_LIMITS}") for link in links))
@@ -248,39 +327,117 @@ class Bulk:
         known = await ids.claim(part.name, chosen, self._claimed) if chosen else ()
         sent = [i for i in mine if self._chosen.get(i) not in known] if known else mine
         await set_group_sizes(self._queue, [self._sizes[i] for i in sent if i in self._sizes] if self._sizes else ())
-        rows = [*map(self._rows.__getitem__, sent)]
+        rows = [self._made[i][0] for i in sent]
         if part.name != self._queue.name:  # else the ids are those of the partition
             for at, i in enumerate(sent):
                 if at % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                     await asyncio.sleep(0)
                 if i not in self._chosen:
                     rows[at] = with_id(rows[at], await ids.make(part.name))
+        self._sent.append((part, sent, rows))
         return sent, rows
+
+    def _wire_id(self, i: int, row: Row) -> str:
+        return self._chosen.get(i) or cast("str", row[ID])
+
+    async def _wire_ids(self, results: Mapping[int, Job[Any, Any]]) -> list[str]:
+        """Return the ids of all jobs, given those that were sent."""
+        wire: list[str] = [self._wire_id(i, row) for i, (row, _) in enumerate(self._made)]
+        for _, sent, rows in self._sent:
+            for i, row in zip(sent, rows, strict=True):
+                job = results.get(i)
+                if job is None or job._stored_id == row[ID]:
+                    wire[i] = self._wire_id(i, row)
+                else:
+                    wire[i] = await self._ids.on_wire(self._queue.name, job.id)
+        return wire
 
     def _note_added(self, part: Queue[Any, Any]) -> None:
         if part is not self._queue:
-            self._added(part.name)
+            self._state.added(part.name)
+
+    # -- together with other commands -------------------------------------------------------------------------
+
+    async def _outcomes(self, link: QueueLink, sent: Sequence[int], results: Sequence[Any]) -> list[str]:
+        """Return the ids on the wire from the results of the rows.
+
+        Raises:
+            CommandError: If a job was refused.
+        """
+        jobs: dict[int, Job[Any, Any]] = {}
+        failures: dict[int, GlideMQError] = {}
+        for i, result in zip(sent, results, strict=True):
+            name, data, _ = self._push_at(i)
+            try:
+                jobs[i] = added_job(link, name, data, self._made[i][1], 0, result)
+            except GlideMQError as error:
+                failures[i] = error
+        if failures:
+            raise await self._refused({**jobs, **failures})
+        return await self._wire_ids(jobs)
+
+    async def _reply(
+        self, part: Queue[Any, Any], link: QueueLink, rows: list[Row], added: Callable[[], None] | None
+    ) -> list[Any]:  # fmt: skip
+        """Return the result of each row."""
+        adder = part._adder
+        if self._is_durable:
+            adds = await part._durable_adds(cast("Durability", parse_durable(True)))
+            return [(await again(lambda: adds.add(rows[0], added)))[1]]
+        if not isinstance(adder, AddCoalescer):
+            adder = cast("AddCoalescer", await part._adder_here())
+        self._state.adding(part.name)
+        if TELEMETRY.on:
+            add, options = adder.add, self._made[0][1]
+            return [(await again(lambda: observed_add(add, part._shown_name, link.transport, rows[0], options)))[1]]
+        try:
+            return (await adder.start(rows))[1]
+        except AmbiguousResultError as lost:
+            return (await once_more(lost, lambda: adder.start(rows), lambda: added_rows(link, rows)))[1]
+
+    async def _refused(self, results: Mapping[int, Any]) -> CommandError:
+        """Delete the jobs that were added, unless they have started; return the error of the first other one."""
+        i, error = next((i, each) for i, each in sorted(results.items()) if isinstance(each, Exception))
+        if isinstance(error, JobNotFoundError):
+            what = missing_job(error, self._push_at(i)[2])
+        elif isinstance(error, FairKeyFullError) and len(self._given) == 1:
+            return GroupFullError(error, self._sizes.get(i))
+        else:
+            what = str(error)
+        is_of_call = isinstance(error, CommandError) or (
+            len(results) > 1 and all(each is error for each in results.values())
+        )
+        message = what if is_of_call else f"{self._prefix(self._number_of(i))}{what}"
+        placed = {
+            i: (part, str(row[ID]))
+            for part, sent, rows in self._sent
+            for i, row in zip(sent, rows, strict=True)
+            if isinstance(each := results.get(i), AmbiguousResultError)
+            or (isinstance(each, Job) and each.outcome in ADDED_OUTCOMES)
+        }
+        needed = {
+            i: [self._by_id[each] for each in self._push_at(i)[2].get("depends_on", ()) if each in self._by_id]
+            for i in placed
+        }
+        waiting_first = [*TopologicalSorter(needed).static_order()][::-1]
+        return CommandError(
+            message + await take_back(self._queue.name, [placed[i] for i in waiting_first if i in placed])
+        )
 
     # -- one call per partition -------------------------------------------------------------------------------
 
     async def _add_at_once(self) -> list[str]:
-        entries = [(name, data, options) for (name, data, _), options in zip(self._pushes, self._options, strict=True)]
+        entries = [(*self._push_at(i)[:2], options) for i, (_, options) in enumerate(self._made)]
         durability, link = parse_durable(True) if self._is_durable else None, await self._queue._first_connected()
         plan = Plan(
-            self._queue, link, entries, durability, self._add_some, self._by_id, [*self._rows], self._keys
+            self._queue, link, entries, durability, self._add_some, self._by_id, [row for row, _ in self._made],
+            self._keys,
         )  # fmt: skip
         try:
             await plan.run(None if self._is_related else self._parts)  # then dependencies come first
         except BulkAddError:
-            raise CommandError(await self._taken_back(plan)) from None
-        wire: list[str] = []
-        for i, (job, row) in enumerate(zip(plan.results, plan.rows, strict=True)):
-            is_own = job is _EXISTS or job._stored_id == row[ID]
-            wire.append(self._wire_id(i, row) if is_own else await self._ids.on_wire(self._queue.name, job.id))
-        return wire
-
-    def _wire_id(self, i: int, row: Row) -> str:
-        return self._chosen.get(i) or cast("str", row[ID])
+            raise await self._refused(dict(enumerate(plan.results))) from None
+        return await self._wire_ids({i: each for i, each in enumerate(plan.results) if each is not _EXISTS})
 
     async def _add_some(self, plan: Plan, part: Queue[Any, Any], mine: Sequence[int]) -> None:
         """Add jobs of a plan to a partition, with the ids that it makes."""
@@ -292,10 +449,9 @@ class Bulk:
         for i, row in zip(sent, rows, strict=True):
             plan.rows[i] = row
             if relations is not None:  # it names jobs by the ids in their options
-                name, data, given = self._pushes[i]
+                name, data, given = self._push_at(i)
                 plan.entries[i] = name, data, part._options({**given, "job_id": row[ID]})
         if sent:
-            self._sent.append((part, sent))
             await plan.send(part, sent)
             if any(isinstance(results[i], AmbiguousResultError) and not results[i].timed_out for i in sent):
                 plan.clear(sent)
@@ -313,39 +469,13 @@ class Bulk:
                     relations.added[i] = JobRef(self._queue._parts[number].name, own)
         return None
 
-    async def _taken_back(self, plan: Plan) -> str:
-        """Delete the jobs that were added, unless they have started; return the error of the first other one."""
-        results = plan.results
-        i, error = next((i, each) for i, each in enumerate(results) if isinstance(each, Exception))
-        what = missing_job(error, self._pushes[i][2]) if isinstance(error, JobNotFoundError) else str(error)
-        is_of_call = isinstance(error, CommandError) or (len(results) > 1 and all(each is error for each in results))
-        message = what if is_of_call else f"jobs[{self._places.index(i)}]: {what}"
-        placed = {
-            i: (part, str(plan.rows[i][ID]))
-            for part, sent in self._sent
-            for i in sent
-            if isinstance(each := results[i], AmbiguousResultError)
-            or (isinstance(each, Job) and each.outcome in ADDED_OUTCOMES)
-        }
-        needed = {
-            i: [self._by_id[each] for each in self._pushes[i][2].get("depends_on", ()) if each in self._by_id]
-            for i in placed
-        }
-        waiting_first = [*TopologicalSorter(needed).static_order()][::-1]
-        return message + await take_back(self._queue.name, [placed[i] for i in waiting_first if i in placed])
-
     # -- staged -----------------------------------------------------------------------------------------------
 
     async def _add_staged(self) -> list[str]:
-        wire, staged = [""] * len(self._rows), list[tuple[Queue[Any, Any], Sequence[int], list[Row]]]()
-        for i, chosen in self._chosen.items():
-            wire[i] = chosen
         for part, mine in self._parts:
-            sent, rows = await self._place(part, mine)
-            for i, row in zip(sent, rows, strict=True):
-                wire[i] = self._wire_id(i, row)
-            if sent:
-                staged.append((part, sent, rows))
+            await self._place(part, mine)
+        staged = [each for each in self._sent if each[1]]
+        wire = await self._wire_ids({})
         if staged:
             self._is_complete = await self._stage([(part, rows) for part, _, rows in staged])
         for part, sent, rows in staged:
@@ -361,13 +491,13 @@ class Bulk:
         self, part: Queue[Any, Any], link: QueueLink, sent: Sequence[int], rows: Sequence[Row], wire: list[str]
     ) -> None:  # fmt: skip
         """Set the ids on the wire of jobs whose unique key is that of an existing job, which has prevented them."""
-        keyed = {str(row[ID]): i for i, row in zip(sent, rows, strict=True) if "deduplication" in self._pushes[i][2]}
+        keyed = {str(row[ID]): i for i, row in zip(sent, rows, strict=True) if "deduplication" in self._push_at(i)[2]}
         missing = dict(keyed)
         for some in pieces([*keyed], ROWS_AT_ONCE):
             for job_id, _ in await link.call(administration.records, some, ("timestamp",)):
                 missing.pop(job_id, None)
         for left in pieces([*missing.values()], _HOLDERS_TOGETHER):
-            keys = [self._pushes[i][2]["deduplication"]["id"] for i in left]
+            keys = [self._push_at(i)[2]["deduplication"]["id"] for i in left]
             holders = await asyncio.gather(*map(part.jobs.get_deduplicated, keys))
             for i, holder in zip(left, holders, strict=True):
                 if holder is not None:
@@ -422,125 +552,3 @@ class Bulk:
             )  # fmt: skip
             return False
         return True
-
-
-# -- jobs with usual options -------------------------------------------------------------------------------------------
-
-
-async def usual_rows(
-    ids: JobIds, queue: Queue[Any, Any], given: Sequence[Any]
-) -> tuple[QueueLink, list[Row]] | None:  # fmt: skip
-    """Return the queue's connection, and the rows of jobs; None unless `add_usual` can add them.
-
-    It can if they fit into one call, and others with their options were checked before.
-
-    Args:
-        ids: Makes ids.
-        queue: The queue.
-        given: The fields of the jobs, unchecked.
-
-    Raises:
-        GlideMQValidationError: If data is too large.
-    """
-    try:
-        link = await queue._connected()
-    except PartitionedQueueError:
-        return None
-    rows = _usual_rows(ids, queue, link, given)
-    return None if rows is None else (link, rows)
-
-
-def _usual_rows(ids: JobIds, queue: Queue[Any, Any], link: QueueLink, given: Sequence[Any]) -> list[Row] | None:
-    if len(given) > ROWS_AT_ONCE or TELEMETRY.on:
-        return None
-    rows, chars = list[Row](), 0
-    for number, each in enumerate(given):
-        made = usual_row(queue, link, ids, each, f"jobs[{number}].data") if is_map(each) else None
-        if made is None:
-            return None
-        rows.append(made[0])
-        chars += _size(made[0])
-    return rows if chars <= _CHARS_AT_ONCE else None
-
-
-_Added = tuple[int, list[Any]]
-_Ids = list[str]
-_Finish = Callable[["asyncio.Future[_Added]"], "_Ids | Coroutine[Any, Any, _Ids]"]
-
-
-def begin_usual(
-    session: Session, name: str, given: Sequence[Any]
-) -> tuple[asyncio.Future[_Added], _Finish] | None:  # fmt: skip
-    """Send the jobs of a command at once if `add_usual` can add them, and none of earlier commands wait.
-
-    Args:
-        session: The connection of the client.
-        name: Name of the queue.
-        given: The fields of the jobs, unchecked.
-
-    Returns:
-        A future of the reply, and a function that returns the ids on the wire when it is done. If the reply is an
-        error, the function returns a coroutine with the results and errors of `add_usual` instead. None if nothing was
-        sent.
-    """
-    state = session.state
-    queue = None if session.unplaced else state.known_queue(name)
-    if queue is None or queue._closed:
-        return None
-    link, adder = queue._link, queue._adder
-    if link is None or not link.is_listed or not isinstance(adder, AddCoalescer):
-        return None
-    try:
-        rows = _usual_rows(state.ids, queue, link, given)
-    except GlideMQError:
-        return None  # the handler answers with the error
-    place = None if rows is None else session.push_order.enter_now(name, Way.TOGETHER)
-    if rows is None or place is None:
-        return None
-    state.maintain(queue)
-    was_busy = adder.is_busy
-    added = adder.start(rows)
-    if not was_busy:
-        state.adding(name)
-
-    def finish(added: asyncio.Future[_Added]) -> list[str] | Coroutine[Any, Any, list[str]]:
-        if added.cancelled():
-            place.leave()
-            raise asyncio.CancelledError
-        if added.exception() is not None:
-            return rest(added)
-        place.leave()
-        return _ids_of(rows)
-
-    async def rest(added: asyncio.Future[_Added]) -> list[str]:
-        with place:
-            return await add_usual(adder, link, rows, added)
-
-    return added, finish
-
-
-async def add_usual(
-    adder: AddCoalescer, link: QueueLink, rows: list[Row], first: asyncio.Future[_Added] | None = None
-) -> list[str]:  # fmt: skip
-    """Add the jobs of `usual_rows`, all or none; return their ids on the wire.
-
-    Args:
-        adder: Sends the rows, together with those of other commands.
-        link: Connection of the queue.
-        rows: The rows.
-        first: The call that has sent them, if there was one.
-
-    Raises:
-        LayoutChangedError: If the queue has got partitions meanwhile. Nothing was added.
-        GlideMQError: If the call failed.
-    """
-    attempts = [adder.start(rows)] if first is None else [first]
-    await again(lambda: attempts.pop() if attempts else adder.start(rows), lambda: added_rows(link, rows))
-    if not link.is_listed:
-        await register(link)
-    return _ids_of(rows)
-
-
-def _ids_of(rows: Sequence[Row]) -> list[str]:
-    """Return the ids of new jobs, which no other jobs have: they are the results of the add too."""
-    return [cast("str", row[ID]) for row in rows]

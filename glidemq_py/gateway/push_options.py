@@ -30,7 +30,6 @@ from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.session import Way
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map, is_number
 
 __all__ = [
@@ -47,11 +46,14 @@ __all__ = [
     "group_priority",
     "ineffective_policies",
     "job_name_and_data",
+    "key_of",
     "missing_job",
+    "once_more",
     "push_of",
+    "reject_keys",
+    "reject_two_keys",
     "take_back",
     "template_options",
-    "way_of",
     "zone_name",
 ]
 
@@ -161,15 +163,22 @@ async def again(add: Callable[[], Awaitable[T]], added: Callable[[], Awaitable[T
     try:
         return await add()
     except AmbiguousResultError as lost:
-        if lost.timed_out:
+        return await once_more(lost, add, added)
+
+
+async def once_more(
+    lost: AmbiguousResultError, add: Callable[[], Awaitable[T]], added: Callable[[], Awaitable[T | None]] | None = None
+) -> T:  # fmt: skip
+    """Add jobs whose first call has failed with this error; see `again`."""
+    if lost.timed_out:
+        raise lost
+    try:
+        return await add()
+    except LayoutChangedError:
+        found = None if added is None else await added()
+        if found is None:
             raise
-        try:
-            return await add()
-        except LayoutChangedError:
-            found = None if added is None else await added()
-            if found is None:
-                raise
-            return found
+        return found
 
 
 async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Container[str] = ()) -> Push:
@@ -219,11 +228,59 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
     return name, data, options
 
 
-def way_of(given: Mapping[str, Any], push: Push) -> Way:
-    """Return how a job is added, given the values of its `JOB_FIELDS`."""
-    if "depends_on" in push[2] or "parent" in push[2]:
-        return Way.ALONE
-    return Way.DURABLE if given["durable"] else Way.TOGETHER
+_KEY_FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
+
+
+def reject_two_keys(queue: Queue[Any, Any], fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Check that a group and a unique key do not choose different partitions; see `key_of`.
+
+    Raises:
+        CommandError: If they do.
+    """
+    group, unique = options.get("fair_key"), options.get("deduplication")
+    if group is not None and unique is not None and unique["id"] != group:
+        field = "debounceId" if fields["uniqueKey"] is None else "uniqueKey"
+        raise CommandError(
+            f"{field} {unique['id']!r} must equal groupId {group!r}: queue {wire_name(queue.name)!r} is partitioned, "
+            "and each chooses the partition of the job"
+        )
+
+
+def key_of(fields: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+    """Return the text that chooses the partition of a job; None if it has none.
+
+    Args:
+        fields: The values of `JOB_KEY_FIELDS`.
+        options: The options of this package that have the same effect.
+    """
+    if "deduplication" in options:
+        return str(options["deduplication"]["id"])
+    chosen: str | None = options.get("fair_key")
+    return options["job_id"] if chosen is None and chosen_id(fields) is not None else chosen
+
+
+async def reject_keys(queue: Queue[Any, Any], options: Mapping[str, Any], command: str) -> None:
+    """Reject options that would choose the partition of jobs whose name or id chooses it.
+
+    Args:
+        queue: The queue.
+        options: Options of this package.
+        command: Command or option of the protocol that adds the jobs.
+
+    Raises:
+        CommandError: If the queue is partitioned, and has such options.
+        GlideMQConnectionError: If the server cannot be reached.
+    """
+    keys = [field for option, field in _KEY_FIELDS.items() if option in options]
+    if not keys:
+        return
+    await queue._plain_link()
+    if queue._partitions is not None:
+        chooses = "the id of each job" if command == "PUSHF" else "the name of the scheduler"
+        raise CommandError(
+            f"{command} does not support {keys[0]} in the partitioned queue {wire_name(queue.name)!r}: {chooses} "
+            "chooses the partition"
+        )
 
 
 def template_options(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -279,9 +336,8 @@ def _check_size(data: Any, limit: int) -> None:
 class GroupFullError(CommandError):
     """A job was not added, because its group has its maximum size."""
 
-    def __init__(self, error: FairKeyFullError, given: Mapping[str, Any]) -> None:
-        size = given.get("groupMaxSize")
-        super().__init__(f"Group {error.key} has reached its maximum size" + ("" if size is None else f" of {size}"))
+    def __init__(self, error: FairKeyFullError, size: tuple[str, int] | None) -> None:
+        super().__init__(f"Group {error.key} has reached its maximum size" + ("" if size is None else f" of {size[1]}"))
 
 
 def _tags(given: Sequence[str]) -> tuple[str, ...]:
@@ -396,9 +452,12 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
-def ineffective_policies(given: Any) -> list[str]:
+_POLICIES: Final = frozenset((*CHILD_POLICIES, _CONTINUE))
+
+
+def ineffective_policies(given: Mapping[Any, Any]) -> list[str]:
     """Return the names of the fields of a job, not checked yet, that need a `parentId`, which it has not."""
-    if not is_map(given) or given.get("parentId") is not None:
+    if _POLICIES.isdisjoint(given) or given.get("parentId") is not None:
         return []
     return [name for name in (*CHILD_POLICIES, _CONTINUE) if given.get(name)]
 

@@ -10,31 +10,27 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from glidemq_py._api.adds import added_job
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import NEW_JOB, Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.limits import MAX_COUNT, FairKeyDefaults, RateLimit
 from glidemq_py._core.payload import PackedValue, encode_data
-from glidemq_py._core.queue_options import entry_of, parse_durable
-from glidemq_py._features.queue_list import register
-from glidemq_py._job.job import Job
+from glidemq_py._core.queue_options import entry_of
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import stored_value
-from glidemq_py.gateway.push_options import Push, again
+from glidemq_py.gateway.push_options import Push
 from glidemq_py.gateway.table import Field, Kind, check_nested
 
 __all__ = [
     "ID",
+    "NAME",
     "GroupSize",
-    "add_durable_row",
-    "added_row",
     "added_rows",
     "forget_group_limits",
     "group_size",
@@ -137,7 +133,7 @@ def _is_known(found: tuple[int, float] | None, size: int, now: float) -> bool:
 
 
 _KEPT: Final = 500
-_NAME, _DATA, _OPTS, ID = (NEW_JOB.index(name) for name in ("name", "data", "opts", "id"))
+NAME, _DATA, _OPTS, ID = (NEW_JOB.index(name) for name in ("name", "data", "opts", "id"))
 _SAMPLE: Final = "00000000-0000-7000-8000-000000000000"
 _PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_.@-]*[A-Za-z_.@-][0-9A-Za-z_.@-]*")
 """Valid, and the same in JSON. Ids of digits are those that queues count."""
@@ -195,7 +191,7 @@ def usual_row(
     if job_id is None:
         return None
     row = found.row.copy()
-    row[_NAME], row[ID] = name, job_id
+    row[NAME], row[ID] = name, job_id
     row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
@@ -252,7 +248,7 @@ def row_of(
             _templates.clear()
         _templates[key] = found
     row = found.row.copy()
-    row[_NAME], row[ID] = name, job_id
+    row[NAME], row[ID] = name, job_id
     row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
     row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
     return row, found.options
@@ -284,47 +280,13 @@ def with_id(row: Row, job_id: str) -> Row:
     return new
 
 
-async def added_row(link: QueueLink, row: Row) -> tuple[int, str] | None:
-    """Return the time, which is not known, and the id if the job of a row exists in this queue or partition; else None.
-
-    Raises:
-        GlideMQError: If the call failed.
-    """
-    found = await added_rows(link, (row,))
-    return None if found is None else (0, found[1][0])
-
-
 async def added_rows(link: QueueLink, rows: Sequence[Row]) -> tuple[int, list[str]] | None:
-    """Return the same of rows that were added together: if the first job exists, all were added.
+    """Return the time, which is not known, and the ids of rows that were added together; None if they were not added.
+
+    If the first job exists, all were added.
 
     Raises:
         GlideMQError: If the call failed.
     """
     job_ids = [str(row[ID]) for row in rows]
     return (0, job_ids) if await link.command("EXISTS", link.keys.job(job_ids[0])) else None
-
-
-async def add_durable_row(
-    queue: Queue[Any, Any], link: QueueLink, made: tuple[Row, JobOptions], push: Push,
-    added: Callable[[], None] | None,
-) -> Job[Any, Any]:  # fmt: skip
-    """Add a job, and wait until it is durable.
-
-    Args:
-        queue: The queue or partition.
-        link: Its connection.
-        made: The row and the options of the job.
-        push: The job.
-        added: Called when it was added; None = nothing is called.
-
-    Raises:
-        DurabilityError: If the job was added, but is not durable.
-        GlideMQError: If the call failed.
-    """
-    durability = parse_durable(True)
-    assert durability is not None
-    adder = await queue._durable_adds(durability)
-    now, result = await again(lambda: adder.add(made[0], added))
-    if not link.is_listed:
-        await register(link)
-    return added_job(link, push[0], push[1], made[1], now, result)

@@ -10,7 +10,7 @@ import contextlib
 import enum
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._web.clients import address_of
@@ -19,7 +19,7 @@ from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, Field, Given, check_all, check_field
 
-__all__ = ["Begun", "Command", "Handler", "Place", "PushOrder", "Session", "Way", "check_fields"]
+__all__ = ["Command", "Handler", "Place", "PushOrder", "Session", "Way", "check_fields"]
 
 
 class Way(enum.Enum):
@@ -72,16 +72,6 @@ class PushOrder:
     def __init__(self) -> None:
         self._queues: dict[str, _Passing] = {}
 
-    def enter_now(self, queue: str, way: Way) -> Place | None:
-        """Return the place of a job that can be sent at once; None if it must wait."""
-        found = self._queues.get(queue)
-        if found is None:
-            found = self._queues[queue] = _Passing(way)
-        elif found.way is not way or found.is_empty is not None:
-            return None
-        found.count += 1
-        return Place(self, queue)
-
     async def enter(self, queue: str, way: Way) -> Place:
         """Wait until a job can be sent."""
         found = self._queues.get(queue)
@@ -121,9 +111,9 @@ class Session:
         self.is_authenticated = not state.digests
         self._transport: asyncio.Transport | None = None
         self._running: set[asyncio.Future[Any]] = set()
-        """Tasks of commands, and the calls of those without a task."""
+        """The running commands."""
         self._polls: set[asyncio.Future[Any]] = set()
-        """Fetches that may wait, by task or call."""
+        """Those that may wait for a job."""
         self._is_ending = False
         self._limit: FrameLimit | None = None
         if state.options.rate_limit is not None:
@@ -134,8 +124,6 @@ class Session:
         self._room_changed.set()
         self.pushing = asyncio.Lock()
         """Held while a PUSH gets its place, so that those of a connection keep their order."""
-        self.unplaced: set[asyncio.Task[None]] = set()
-        """Commands that add jobs and have not got their place yet: later ones must not overtake them."""
         self.push_order = PushOrder()
         """The jobs that have got their place, and are not added yet."""
         self.has_noted_policies = False
@@ -154,26 +142,21 @@ class Session:
 
     async def polled(self, fetching: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of a fetch that may wait; None if the gateway closes meanwhile."""
-        task = asyncio.current_task()
-        assert task is not None, "commands run in tasks"
+        task = cast("asyncio.Future[Any]", asyncio.current_task())
         self._polls.add(task)
         try:
             return await fetching
         except asyncio.CancelledError:
-            if not self.ends_poll(task):
+            if not self._is_drained or self.state.deadlines.has_ended(task):
                 raise
             return None  # draining: the client is answered that there is no job
         finally:
             self._polls.discard(task)
 
-    def poll(self, fetching: asyncio.Future[Any]) -> None:
-        """Let a fetch that may wait, and has no task, end when the gateway closes."""
-        self._polls.add(fetching)
-        fetching.add_done_callback(self._polls.discard)
-
-    def ends_poll(self, fetching: asyncio.Future[Any]) -> bool:
-        """Return whether a cancelled fetch is answered that there is no job: the gateway closes."""
-        return not self.is_lost and not self.state.deadlines.has_ended(fetching)
+    @property
+    def _is_drained(self) -> bool:
+        """Whether a cancelled fetch is answered that there is no job: the gateway closes."""
+        return not self.is_lost
 
     def end_polls(self) -> None:
         """Answer fetches that wait: the session ends."""
@@ -226,21 +209,6 @@ class Session:
 Handler = Callable[[Session, Given], Awaitable[Answer]]
 
 
-class Begun(NamedTuple):
-    """A command whose call is under way, without a task.
-
-    Attributes:
-        future: The result of the call. Cancelling it ends the command.
-        finish: Called once with the future when it is done. Returns the answer, or a coroutine that returns it if the
-            result is not the usual one; raises CancelledError if the future was cancelled.
-        withdraw: Called if `finish` has failed, or its coroutine was never started, as the client has left.
-    """
-
-    future: asyncio.Future[Any]
-    finish: Callable[[asyncio.Future[Any]], Answer | Coroutine[Any, Any, Answer]]
-    withdraw: Callable[[], None] | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command of the protocol.
@@ -254,10 +222,6 @@ class Command:
         is_public: True if the command is accepted before `Auth`.
         checks_job: True if only the first field is checked before the handler runs. It gets this field, and as ``job``
             the whole command, whose other fields it checks itself.
-        quick: Returns the answer if it needs no call to the server, else None; then the handler runs.
-        begin: Begins a usual command at once, which costs less than a task; returns None for others, whose handler
-            runs.
-        adds: Whether the command adds jobs, in the order of the frames.
     """
 
     name: str
@@ -267,9 +231,6 @@ class Command:
     fields: tuple[Field, ...] = ()
     is_public: bool = False
     checks_job: bool = False
-    quick: Callable[[Session, Given], Answer | None] | None = None
-    begin: Callable[[Session, Given], Begun | None] | None = None
-    adds: bool = False
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:

@@ -147,22 +147,21 @@ class GatewayState:
         """Number of open connections of clients."""
         return len(self.clients)
 
-    def known_queue(self, name: str) -> Queue[Any, Any] | None:
-        """Return the queue of this name if it is open."""
+    def _used(self, name: str) -> Queue[Any, Any] | None:
+        """Return the queue of this name if it is open, and note that it is in use."""
+        self._used_at[name] = time.monotonic()
         found = self._queues.get(name)
         if found is not None:
-            self._used_at[name] = time.monotonic()
             self._queues.move_to_end(name)
         return found
 
     async def queue(self, name: str) -> Queue[Any, Any]:
         """Return the queue of this name (that of this package, not the one of the protocol)."""
-        found = self.known_queue(name)
+        found = self._used(name)
         if found is not None:
             return found
         if self._client is None or self._is_closed:
             raise ClosedError("the gateway is closed")
-        self._used_at[name] = time.monotonic()
         found = self._queues[name] = Queue(name, self._client, prefix=self.options.prefix)
         found._payload_limit = LIMIT
         if self._transport is not None:
@@ -184,14 +183,6 @@ class GatewayState:
                 self.ids.met(name)
                 return each
         return await self.queue(name)  # a queue whose name looks like that of one
-
-    def known_hub(self, name: str) -> Hub | PartitionHubs | None:
-        """Return what clients fetch from, for the queue of this name, if there is one."""
-        found = self._fetching.get(name)
-        if found is not None and name in self._queues:
-            self._queues.move_to_end(name)
-            self._used_at[name] = time.monotonic()
-        return found
 
     async def fetching(self, queue: Queue[Any, Any]) -> Hub | PartitionHubs:
         """Return what clients fetch from, for a queue."""
@@ -251,8 +242,7 @@ class GatewayState:
     async def hub(self, name: str) -> Hub:
         """Return the hub of the queue or partition of this name."""
         found = self._hubs.get(name)
-        if found is not None:
-            await self.queue(queue_of_part(name))  # it is in use
+        if found is not None and self._used(queue_of_part(name)) is not None:
             return found
         part = await self.part(name)
         link = await part._plain_link()
@@ -260,13 +250,6 @@ class GatewayState:
             part = await self.part(name)
             link = await part._connected()
         return self._hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
-
-    def known_reporting_hub(self, name: str) -> Hub | None:
-        """Return the hub of the queue or partition of this name, if there is one."""
-        found = self._hubs.get(name)
-        if found is None or self.known_queue(queue_of_part(name)) is None:
-            return None
-        return found
 
     def _new_hub(self, part: Queue[Any, Any], link: QueueLink) -> Hub:
         home = queue_of_part(part.name)

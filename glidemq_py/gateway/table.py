@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeGuard, cast
 
 from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
-from glidemq_py.gateway.values import UNDEFINED
+from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = [
     "DONE", "JOB", "QUEUE", "STRICT_QUEUE", "TOKEN", "Answer", "CommandError", "Field", "Given", "Kind", "check_all",
@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""
 Given = Mapping[str, Any]
 """Fields of a command, checked."""
-DONE: Final[Answer] = {"id": UNDEFINED}
+DONE: Final[Answer] = PortableMap(id=UNDEFINED)
 """The answer of a command that returns nothing."""
 
 

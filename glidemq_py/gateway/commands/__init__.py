@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from glidemq_py._core.logs import get_logger
@@ -28,7 +28,7 @@ from glidemq_py.gateway.session import Command, Session, check_fields
 from glidemq_py.gateway.table import Answer, CommandError
 from glidemq_py.gateway.values import LargeAnswer, PortableMap
 
-__all__ = ["COMMANDS", "NOTHING_READY", "PROTOCOL", "execute", "failure", "only_reads", "succeeded"]
+__all__ = ["COMMANDS", "NOTHING_READY", "PROTOCOL", "execute", "failure", "only_reads"]
 
 _log = get_logger(__name__)
 
@@ -65,22 +65,33 @@ _NOT_DURABLE: Final = "durable: the server has no append-only file; set its opti
 _DATA_TOO_LARGE: Final = "Job data too large (max 10MB)"
 
 
-async def execute(
-    session: Session, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None = None,
-    rest: Coroutine[Any, Any, Answer] | None = None, began: float | None = None,
-) -> Answer:  # fmt: skip
+async def execute(session: Session, name: str, given: Mapping[Any, Any]) -> Answer:
     """Execute a command and return its answer, which has `ok`.
 
     Args:
         session: The session.
         name: Name of the command.
         given: The value that was sent.
-        fields: The values of its fields, if they were checked.
-        rest: The rest of a command that has begun without a task.
-        began: When that was, by ``time.perf_counter``.
     """
+    command, state, task = COMMANDS.get(name), session.state, asyncio.current_task()
+    fields: Mapping[str, Any] = {}
     try:
-        return await _execute(session, name, given, fields, rest, began)
+        # Tasks start in the order of their frames, so that an Auth counts for the frames right behind it.
+        if not session.is_authenticated and (command is None or not command.is_public):
+            raise CommandError("Not authenticated")
+        if command is None:
+            raise CommandError(f"Unknown command: {name}")
+        fields, start = check_fields(command, given), time.perf_counter()
+        state.deadlines.running[task] = start, name, fields
+        if name in _WITH_PREFETCHED:
+            answer = await command.handler(session, fields)
+        else:
+            async with state.without_prefetched(fields, reads=only_reads(name)):
+                answer = await command.handler(session, fields)
+        state.figures.executed(name, fields, answer, time.perf_counter() - start)
+        if answer.__class__ is PortableMap or answer.__class__ is LargeAnswer:
+            return answer.__class__(ok=True, **answer)
+        return {"ok": True, **answer}
     except PayloadTooLargeError as error:
         return failure(_too_large(error))
     except GlideMQValidationError as error:
@@ -88,7 +99,7 @@ async def execute(
     except (CommandError, GlideMQError) as error:
         return failure(str(error))
     except asyncio.CancelledError:
-        late = session.state.deadlines.error_of(name, changes_nothing=only_reads(name))
+        late = state.deadlines.error_of(name, changes_nothing=only_reads(name))
         if late is None:
             raise
         return failure(str(late))
@@ -97,44 +108,9 @@ async def execute(
     except Exception:
         _log.exception("gateway: command %s failed", name)
         return failure("Internal error")
-
-
-async def _execute(
-    session: Session, name: str, given: Mapping[Any, Any], fields: dict[str, Any] | None,
-    rest: Coroutine[Any, Any, Answer] | None, began: float | None,
-) -> Answer:  # fmt: skip
-    command = COMMANDS.get(name)
-    # Tasks start in the order of their frames, so that an Auth counts for the frames right behind it.
-    if not session.is_authenticated and (command is None or not command.is_public):
-        raise CommandError("Not authenticated")
-    if command is None:
-        raise CommandError(f"Unknown command: {name}")
-    if fields is None:
-        fields = check_fields(command, given)
-    start = time.perf_counter() if began is None else began
-    running, task = session.state.deadlines.running, asyncio.current_task()
-    running[task] = start, name, fields
-    try:
-        if rest is not None:
-            answer = await rest
-        elif name in _WITH_PREFETCHED:
-            answer = await command.handler(session, fields)
-        else:
-            async with session.state.without_prefetched(fields, reads=only_reads(name)):
-                answer = await command.handler(session, fields)
-        return succeeded(session, name, fields, answer, start)
     finally:
-        running.pop(task, None)
-        if name not in NOTHING_READY:
-            session.state.changed(fields)
-
-
-def succeeded(session: Session, name: str, fields: Mapping[str, Any], answer: Answer, start: float) -> Answer:
-    """Return the answer of a command that has succeeded, and count it."""
-    session.state.figures.executed(name, fields, answer, time.perf_counter() - start)
-    if answer.__class__ is PortableMap or answer.__class__ is LargeAnswer:
-        return answer.__class__(ok=True, **answer)
-    return {"ok": True, **answer}
+        if state.deadlines.running.pop(task, None) is not None and name not in NOTHING_READY:
+            state.changed(fields)
 
 
 def only_reads(name: str) -> bool:

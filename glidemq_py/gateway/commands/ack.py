@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -15,14 +13,12 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._core.record import JobState
 from glidemq_py._features.leases import LeaseFacts, decode_token
-from glidemq_py.errors import GlideMQError, GlideMQValidationError, LeaseLostError
-from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held
-from glidemq_py.gateway.hub import MOST_FETCHED
+from glidemq_py.errors import GlideMQValidationError, LeaseLostError
+from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS
 from glidemq_py.gateway.job_objects import check_readers, stored_value
 from glidemq_py.gateway.listing import located
-from glidemq_py.gateway.session import Begun, Command, Session
+from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
-from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
 
@@ -34,25 +30,29 @@ class LeasedJob:
 
     Attributes:
         id: Its id on the wire.
-        queue: Its queue, or partition.
+        queue: Name of its queue, or partition.
         facts: What identifies its lease.
         token: Token of its lease.
         lock_ms: Duration of its lock if this process knows it, else the default.
     """
 
-    __slots__ = ("facts", "id", "lock_ms", "queue", "token")
+    __slots__ = ("_session", "facts", "id", "lock_ms", "queue", "token")
 
-    def __init__(self, job_id: str, queue: Queue[Any, Any], facts: LeaseFacts, token: str, lock_ms: int) -> None:
+    def __init__(self, session: Session, job_id: str, queue: str, facts: LeaseFacts, token: str, lock_ms: int) -> None:
+        self._session = session
         self.id = job_id
         self.queue = queue
         self.facts = facts
         self.token = token
         self.lock_ms = lock_ms
 
-    @property
-    def lease(self) -> Lease[Any, Any]:
-        """Its lease."""
-        return Lease(self.queue, self.facts, DEFAULTS)
+    async def opened(self) -> Queue[Any, Any]:
+        """Return its queue, or partition."""
+        return await self._session.state.part(self.queue)
+
+    async def lease(self) -> Lease[Any, Any]:
+        """Return its lease."""
+        return Lease(await self.opened(), self.facts, DEFAULTS)
 
     @property
     def is_timed_out(self) -> bool:
@@ -82,7 +82,7 @@ class LeasedJob:
 
     async def _end(self, row: working.Finished) -> None:
         report = Report(row, self.facts.limit, None)
-        found = await exchange(self.queue, [report])
+        found = await exchange(await self.opened(), [report])
         if not found.outcomes[0].applied:
             raise LeaseLostError(self.facts.id)
 
@@ -93,9 +93,9 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
     Raises:
         CommandError: If there is no such job, or the token is missing or invalid.
     """
-    held = session.state.held.find(job_id)
-    if held is not None and held.is_of(token):
-        return LeasedJob(job_id, await session.state.part(held.queue), held.facts, held.token, held.lock_ms)
+    known, held = _known_job(session, job_id, token), session.state.held.find(job_id)
+    if known is not None:
+        return known
     found = await session.state.ids.find(job_id)
     if found is None:
         raise CommandError(f"Job not found or not in processing state: {job_id}")
@@ -110,7 +110,14 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Leased
         raise CommandError(f"Invalid or expired lock token for job {job_id}") from None
     if facts.id != own:
         raise CommandError(f"Invalid or expired lock token for job {job_id}")
-    return LeasedJob(job_id, queue, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
+    return LeasedJob(session, job_id, queue.name, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
+
+
+def _known_job(session: Session, job_id: str, token: str | None) -> LeasedJob | None:
+    held = session.state.held.find(job_id)
+    if held is None or not held.is_of(token):
+        return None
+    return LeasedJob(session, job_id, held.queue, held.facts, held.token, held.lock_ms)
 
 
 async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
@@ -119,19 +126,9 @@ async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
 
 
 async def _why_lost(job: LeasedJob) -> str:
-    if await _state(job.queue, job.facts.id) is JobState.ACTIVE:
+    if await _state(await job.opened(), job.facts.id) is JobState.ACTIVE:
         return f"Invalid or expired lock token for job {job.id}"
     return f"Job not found or not in processing state: {job.id}"
-
-
-async def _reported(session: Session, jobs: Sequence[LeasedJob], report: Sequence[LeaseOutcome]) -> list[LeasedJob]:
-    """Forget jobs that were reported; return those whose leases are lost."""
-    lost: list[LeasedJob] = []
-    for job, outcome in zip(jobs, report, strict=True):
-        session.state.held.ended(job.id, job.token)
-        if not outcome.applied:
-            lost.append(job)
-    return lost
 
 
 async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
@@ -142,18 +139,51 @@ async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
     raise CommandError(await _why_lost(lost[0]))
 
 
+_Completion = tuple[str, str | None, Any, Any]
+"""Id of a job on the wire, token or None, result, and True if the job is deleted."""
+
+
 async def _ack(session: Session, given: Given) -> Answer:
-    job = await leased_job(session, given["id"], given["token"])
-    _remove_on_complete(job, given["removeOnComplete"])
-    result = stored_value(given["result"])
-    await check_readers("result", result, job.queue)
-    outcomes = await (await session.state.hub(job.queue.name)).complete([(job.facts, result)])
-    return await _answer_of(await _reported(session, [job], outcomes))
+    completion = given["id"], given["token"], given["result"], given["removeOnComplete"]
+    return await _answer_of((await _complete(session, (completion,), lambda _: "result"))[1])
 
 
-def _remove_on_complete(job: LeasedJob, remove: bool) -> None:
-    if remove:
-        job.facts = job.facts._replace(keep=1)
+async def _complete(
+    session: Session, completions: Sequence[_Completion], name_of: Callable[[int], str]
+) -> tuple[list[LeasedJob], list[LeasedJob]]:  # fmt: skip
+    """Complete jobs.
+
+    Args:
+        session: The session.
+        completions: The jobs. Of two with one id and token, as of a repeated ACK, the first result stays.
+        name_of: Returns the name of a result in errors, given its position.
+
+    Returns:
+        The jobs, and those whose leases are lost.
+    """
+    held, jobs = session.state.held, list[LeasedJob]()
+    named: dict[tuple[str, str], LeasedJob] = {}
+    pairs: dict[str, list[tuple[LeasedJob, Any]]] = {}
+    for job_id, token, result, remove in completions:
+        job = _known_job(session, job_id, token) or await leased_job(session, job_id, token)
+        first = named.setdefault((job_id, job.token), job)
+        jobs.append(first)
+        if first is not job:
+            continue
+        if remove is True:
+            job.facts = job.facts._replace(keep=1)
+        value = stored_value(result)
+        if value.__class__ is PackedValue:
+            await check_readers(name_of(len(jobs) - 1), value, await job.opened())
+        pairs.setdefault(job.queue, []).append((job, value))
+    lost: list[LeasedJob] = []
+    for queue, of_queue in pairs.items():
+        hub = await session.state.hub(queue)
+        outcomes = await hub.complete([(job.facts, result) for job, result in of_queue])
+        held.all_ended([job.id for job, _ in of_queue], [job.token for job, _ in of_queue])
+        if set(outcomes) != _ALL_COMPLETED:
+            lost += [job for (job, _), outcome in zip(of_queue, outcomes, strict=True) if not outcome.applied]
+    return jobs, lost
 
 
 async def _ack_many(session: Session, given: Given) -> Answer:
@@ -163,40 +193,11 @@ async def _ack_many(session: Session, given: Given) -> Answer:
             raise CommandError(f"ACKB {field} length must match ids length")
     nothing: list[Any] = [None] * len(ids)
     results, tokens, removals = (given[field] or nothing for field in ("results", "tokens", "removeOnCompletes"))
-    jobs: list[LeasedJob] = []
-    named: dict[tuple[str, str], LeasedJob] | None = {} if len(set(ids)) < len(ids) else None
-    queues: dict[str, Queue[Any, Any]] = {}
-    pairs: dict[Queue[Any, Any], list[tuple[LeasedJob, Any]]] = {}
-    for number, (job_id, result, token, remove) in enumerate(zip(ids, results, tokens, removals, strict=True)):
-        if token is not None and not isinstance(token, str):
+    for number, token in enumerate(tokens):
+        if token is not None and token.__class__ is not str:
             raise CommandError(f"tokens[{number}] must be a string")
-        held = session.state.held.find(job_id)
-        queue = None if held is None or not held.is_of(token) else queues.get(held.queue)
-        if held is None or queue is None:
-            job = await leased_job(session, job_id, token)
-            queues[job.queue.name] = job.queue
-        else:
-            job = LeasedJob(job_id, queue, held.facts, held.token, held.lock_ms)
-        if named is not None:
-            first = named.setdefault((job_id, job.token), job)
-            if first is not job:
-                jobs.append(first)
-                continue  # as a repeated ACK: accepted, and the first result stays
-        jobs.append(job)
-        _remove_on_complete(job, remove is True)
-        value = stored_value(result)
-        if value.__class__ is PackedValue:
-            await check_readers(f"results[{number}]", value, job.queue)
-        pairs.setdefault(job.queue, []).append((job, value))
-    lost: list[LeasedJob] = []
-    for queue, of_queue in pairs.items():
-        hub = await session.state.hub(queue.name)
-        outcomes = await hub.complete([(job.facts, result) for job, result in of_queue])
-        lost += await _reported(session, [job for job, _ in of_queue], outcomes)
-    return await _answer_of_many(ids, jobs, lost)
-
-
-async def _answer_of_many(ids: Sequence[str], jobs: Sequence[LeasedJob], lost: Sequence[LeasedJob]) -> Answer:
+    completions = [*zip(ids, tokens, results, removals, strict=True)]
+    jobs, lost = await _complete(session, completions, "results[{}]".format)
     ignored = [job for job in lost if job.is_timed_out]
     for job in lost:
         if job not in ignored:
@@ -205,73 +206,6 @@ async def _answer_of_many(ids: Sequence[str], jobs: Sequence[LeasedJob], lost: S
         return DONE
     indices = [number for number, job in enumerate(jobs) if job in ignored]
     return {"data": {"ignoredIndices": indices, "ignoredIds": [ids[number] for number in indices]}}
-
-
-def _begin_ack(session: Session, given: Given) -> Begun | None:
-    job_id, token, result, remove = given["id"], given["token"], given["result"], given["removeOnComplete"]
-    return _begin_acks(session, (job_id,), ((job_id, token, result, remove),), lambda _, lost: _answer_of(lost))
-
-
-def _begin_ack_many(session: Session, given: Given) -> Begun | None:
-    ids: list[str] = given["ids"]
-    nothing: list[Any] = [None] * len(ids)
-    results, tokens, removals = (
-        nothing if given[field] is None else given[field] for field in ("results", "tokens", "removeOnCompletes")
-    )
-    if not 0 < len(ids) == len(results) == len(tokens) == len(removals) <= MOST_FETCHED or len(set(ids)) < len(ids):
-        return None  # the handler answers with the error, or in parts
-    rows = zip(ids, tokens, results, removals, strict=True)
-    return _begin_acks(session, ids, rows, lambda jobs, lost: _answer_of_many(ids, jobs, lost))
-
-
-def _begin_acks(
-    session: Session, ids: Sequence[str], rows: Iterable[tuple[str, Any, Any, Any]],
-    answer: Callable[[Sequence[LeasedJob], Sequence[LeasedJob]], Coroutine[Any, Any, Answer]],
-) -> Begun | None:  # fmt: skip
-    """Report jobs of one queue that this process has fetched; None if a task is needed: nothing was done.
-
-    Args:
-        session: The connection of the client.
-        ids: Ids of the jobs on the wire.
-        rows: Id, token, result and whether to remove it, of each job.
-        answer: Returns the answer if not all jobs were completed, given all jobs and those whose leases are lost.
-    """
-    held, known, results = session.state.held, list[Held](), list[tuple[LeaseFacts, Any]]()
-    for job_id, token, result, remove in rows:
-        found = held.find(job_id)
-        if found is None or (token != found.token and (token is not None or found.is_owned)):
-            return None
-        value = None if result is None else stored_value(result)
-        if value.__class__ is PackedValue or (known and found.queue != known[0].queue):
-            return None
-        known.append(found)
-        results.append((found.facts._replace(keep=1) if remove is True else found.facts, value))
-    hub = session.state.known_reporting_hub(known[0].queue)
-    try:
-        reporting = None if hub is None else hub.begin_complete(results)
-    except (GlideMQError, UnicodeEncodeError):
-        return None  # the handler answers with the error
-    if reporting is None:
-        return None
-
-    def finish(reporting: asyncio.Future[list[LeaseOutcome]]) -> Answer | Coroutine[Any, Any, Answer]:
-        if not reporting.cancelled() and reporting.exception() is None:
-            held.all_ended(ids, [each.token for each in known])
-            if set(reporting.result()) == _ALL_COMPLETED:
-                return PortableMap(id=UNDEFINED)
-        elif reporting.cancelled():
-            raise asyncio.CancelledError
-        return end(reporting)
-
-    async def end(reporting: asyncio.Future[list[LeaseOutcome]]) -> Answer:
-        outcomes, jobs = reporting.result(), list[LeasedJob]()
-        for job_id, each in zip(ids, known, strict=True):
-            queue = await session.state.part(each.queue)
-            jobs.append(LeasedJob(job_id, queue, each.facts, each.token, each.lock_ms))
-        lost = [job for job, outcome in zip(jobs, outcomes, strict=True) if not outcome.applied]
-        return await answer(jobs, lost)
-
-    return Begun(reporting, finish)
 
 
 class ClientError(Exception):
@@ -305,17 +239,14 @@ async def end_attempt(
         CommandError: If there is no such job, or the token is missing or invalid.
     """
     job = await leased_job(session, given["id"], given["token"])
-    hub = await session.state.hub(job.queue.name)
-    outcome = await hub.fail(job.lease, error, retry=retry, remove=remove)
-    return await _answer_of(await _reported(session, [job], [outcome]))
+    hub = await session.state.hub(job.queue)
+    outcome = await hub.fail(await job.lease(), error, retry=retry, remove=remove)
+    session.state.held.ended(job.id, job.token)
+    return await _answer_of(() if outcome.applied else (job,))
 
 
 _DURATION: Final = Field("duration", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS)
 _IDS: Final = Field("ids", Kind.TEXTS, required=True)
-_MOST_AT_ONCE: Final = 1_000
-"""Locks that are renewed from memory before the command gets a task."""
-
-
 _Renewal = tuple[str, str | None, int | None]
 """Id of a job on the wire, token or None, and duration of the lock or None."""
 
@@ -323,7 +254,7 @@ _Renewal = tuple[str, str | None, int | None]
 async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     """Extend the locks of jobs; return how many were extended."""
     held, count = session.state.held, 0
-    calls: dict[tuple[Queue[Any, Any], int], list[LeasedJob]] = {}
+    calls: dict[tuple[str, int], list[LeasedJob]] = {}
     for job_id, given, duration in renewals:
         fresh = held.fresh(job_id, given, duration, time.monotonic())
         if fresh is not None:
@@ -339,29 +270,14 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             continue
         calls.setdefault((job.queue, duration or job.lock_ms), []).append(job)
     for (queue, ms), jobs in calls.items():
-        outcomes = await queue.leases.extend([job.lease for job in jobs], ms)
+        leases = [await job.lease() for job in jobs]
+        outcomes = await (await session.state.part(queue)).leases.extend(leases, ms)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.applied:
                 held.renewed(job.id, job.token, ms)
                 count += 1
-        session.state.extended(queue.name, ms)
+        session.state.extended(queue, ms)
     return count
-
-
-def _heartbeat_fresh(session: Session, given: Given) -> Answer | None:
-    held = session.state.held.fresh(given["id"], given["token"], given["duration"], time.monotonic())
-    if held is None:
-        return None
-    held.is_kept = True
-    return {"data": {"ok": True}}
-
-
-def _heartbeats_fresh(session: Session, given: Given) -> Answer | None:
-    ids, tokens = given["ids"], given["tokens"]
-    if len(ids) > _MOST_AT_ONCE or (tokens is not None and len(tokens) != len(ids)):
-        return None  # the handler renews them, or answers with the error
-    count = session.state.held.renew_fresh(ids, repeat(None, len(ids)) if tokens is None else tokens)
-    return None if count is None else PortableMap(data={"ok": True, "count": count})
 
 
 def _renewals(given: Given) -> list[_Renewal]:
@@ -406,7 +322,6 @@ COMMANDS: Final = (
     Command(
         "ACK", "core", _ack, "Complete a job with its result.",
         (JOB, TOKEN, Field("result", Kind.ANY), Field("removeOnComplete", Kind.FLAG, default=False)),
-        begin=_begin_ack,
     ),
     Command(
         "ACKB", "core", _ack_many, "Complete many jobs.",
@@ -414,7 +329,6 @@ COMMANDS: Final = (
             Field("ids", Kind.TEXTS, required=True), Field("results", Kind.LIST), Field("tokens", Kind.LIST),
             Field("removeOnCompletes", Kind.LIST),
         ),
-        begin=_begin_ack_many,
     ),
     Command(
         "FAIL", "core", _fail, "Fail an attempt: the job is retried after its backoff, if it has attempts left.",
@@ -425,11 +339,10 @@ COMMANDS: Final = (
     ),
     Command(
         "JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (JOB, TOKEN, _DURATION),
-        quick=_heartbeat_fresh,
     ),
     Command(
         "JobHeartbeatB", "locks", _heartbeats, "Renew the locks of many jobs; return how many were renewed.",
-        (_IDS, Field("tokens", Kind.LIST)), quick=_heartbeats_fresh,
+        (_IDS, Field("tokens", Kind.LIST)),
     ),
     Command(
         "ExtendLock", "locks", _extend, "Extend the lock of a job.",

@@ -15,8 +15,7 @@ from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_objects import json_value
 from glidemq_py.gateway.names import listed_queues, wire_name
-from glidemq_py.gateway.push_one import reject_keys
-from glidemq_py.gateway.push_options import TEMPLATE_FIELDS, template_options, zone_name
+from glidemq_py.gateway.push_options import TEMPLATE_FIELDS, reject_keys, template_options, zone_name
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import (

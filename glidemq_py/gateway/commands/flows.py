@@ -32,8 +32,7 @@ from glidemq_py.gateway.chosen_ids import chosen_of, engine_id
 from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.listing import find_job, job_at
 from glidemq_py.gateway.names import MARK, QueueNameError, check_wire_name, engine_name, queue_of_part, wire_name
-from glidemq_py.gateway.push_one import reject_keys
-from glidemq_py.gateway.push_options import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of
+from glidemq_py.gateway.push_options import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of, reject_keys
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import (
     DONE,

@@ -153,7 +153,7 @@ async def _to_wait(session: Session, given: Given) -> Answer:
         if state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
             with _ending(session, leased):
-                await leased.lease.release()
+                await (await leased.lease()).release()
         elif state is JobState.DELAYED:
             await job.promote()
         elif state is JobState.FAILED:

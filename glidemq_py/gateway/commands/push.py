@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.payload import PackedValue
-from glidemq_py.errors import GlideMQValidationError, LayoutChangedError, PayloadTooLargeError
+from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError
 from glidemq_py.gateway.job_ids import JobIds
-from glidemq_py.gateway.push_bulk import Bulk, add_usual, begin_usual, usual_rows
-from glidemq_py.gateway.push_one import RoutedJob, reject_keys
+from glidemq_py.gateway.push_bulk import Bulk
 from glidemq_py.gateway.push_options import (
     JOB_FIELDS,
     GroupFullError,
     chosen_id,
     ineffective_policies,
     push_of,
+    reject_keys,
     zone_name,
 )
-from glidemq_py.gateway.session import Begun, Command, Handler, Session, Way
+from glidemq_py.gateway.session import Command, Session, Way
 from glidemq_py.gateway.table import (
     STRICT_QUEUE,
     Answer,
@@ -42,126 +40,69 @@ __all__ = ["COMMANDS", "repeated"]
 
 def _note_policies(session: Session, first: Any) -> None:
     """Log once per connection that options of its jobs have no effect, given its first job: they are often defaults."""
-    if not session.has_noted_policies and (names := ineffective_policies(first)):
+    if not session.has_noted_policies and is_map(first) and (names := ineffective_policies(first)):
         session.has_noted_policies = True
         text = f"gateway: {', '.join(names)} of {session.peer}: no effect on jobs without parentId"
         session.state.warnings.warn("policies", text)
 
 
 async def _push(session: Session, given: Given) -> Answer:
-    _note_policies(session, given["job"])
-    return {"id": await _add(session, given["queue"], given["job"])}
-
-
-async def _add(session: Session, name_of_queue: str, given: Given) -> str:
-    """Add the job with these fields, which are not checked yet; return its id on the wire."""
-    if given.get("repeat"):
-        queue = await session.state.queue(name_of_queue)
-        async with repeated(session.state.ids, queue, [given]):
-            job_id = await _add(session, name_of_queue, {**given, "repeat": None})
-        session.state.maintain(queue, now=True)
-        return job_id
-    async with session.pushing:
-        queue = await session.state.queue(name_of_queue)
-        session.state.maintain(queue)
-        job = await RoutedJob.checked(session.state, queue, given)
-        if isinstance(job, str):
-            return job
-        place = await session.push_order.enter(queue.name, job.way)
-        if job.way is Way.ALONE:
-            with place:
-                return await job.add()
-    _placed(session)
-    with place:
-        return await job.add(place.leave)
-
-
-def _placed(session: Session) -> None:
-    """Let later commands send their jobs: the current one sends its own in this turn of the event loop, before them."""
-    session.unplaced.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+    return PortableMap(id=(await _add(session, given["queue"], (given["job"],)))[0])
 
 
 async def _push_many(session: Session, given: Given) -> Answer:
     jobs = given["jobs"]
-    if not jobs:
-        return {"ids": []}
+    if len(jobs) != 1:
+        return PortableMap(ids=await _add(session, given["queue"], jobs) if jobs else [])
+    try:
+        return PortableMap(ids=await _add(session, given["queue"], jobs))
+    except GroupFullError:
+        raise
+    except PayloadTooLargeError as error:
+        raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
+    except CommandError as error:
+        raise CommandError(f"jobs[0]: {error}") from None
+
+
+async def _add(session: Session, name: str, jobs: Sequence[Any]) -> list[str]:
+    """Add the jobs with these fields, which are not checked yet; return their ids on the wire."""
     _note_policies(session, jobs[0])
-    if len(jobs) == 1 and is_map(jobs[0]):  # the client's usual add; it leaves together with others
-        try:
-            return {"ids": [await _add(session, given["queue"], jobs[0])]}
-        except GroupFullError:
-            raise
-        except PayloadTooLargeError as error:
-            raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
-        except CommandError as error:
-            raise CommandError(f"jobs[0]: {error}") from None
-    async with session.pushing:
-        queue = await session.queue(given)
-        usual = await usual_rows(session.state.ids, queue, jobs)
-        if usual is None:
-            with await session.push_order.enter(queue.name, Way.ALONE):
-                return {"ids": await _push_all(session, queue, jobs)}
-        adder = cast("AddCoalescer", await queue._adder_here())
-        place = await session.push_order.enter(queue.name, Way.TOGETHER)
-    _placed(session)
+    state, order = session.state, session.push_order
+    await session.pushing.acquire()
+    try:
+        queue = await state.queue(name)
+        if [each for each in jobs if each.__class__ is dict and each.get("repeat")]:
+            with await order.enter(name, Way.ALONE):
+                # A client that leaves must not stop it halfway.
+                return await state.finished(_add_repeated(session, queue, jobs))
+        state.maintain(queue)
+        bulk = Bulk(state, queue, jobs)
+        await bulk.check()
+        place = await order.enter(name, bulk.way)
+        if bulk.way is Way.ALONE:
+            with place:
+                return await bulk.add()
+    finally:
+        session.pushing.release()
     with place:
-        session.state.maintain(queue)
-        session.state.adding(queue.name)
-        try:
-            return {"ids": await add_usual(adder, *usual)}
-        except LayoutChangedError:
-            return {"ids": await _push_all(session, queue, jobs)}
+        return await bulk.add(place.leave)
 
 
-def _begin_push(session: Session, given: Given) -> Begun | None:
-    return _begin(session, given, (given["job"],), _push, lambda ids: PortableMap(id=ids[0]))
-
-
-def _begin_push_many(session: Session, given: Given) -> Begun | None:
-    return _begin(session, given, given["jobs"], _push_many, lambda ids: PortableMap(ids=ids))
-
-
-def _begin(
-    session: Session, given: Given, jobs: Sequence[Any], handler: Handler,
-    answer: Callable[[list[str]], Answer],
-) -> Begun | None:  # fmt: skip
-    begun = begin_usual(session, given["queue"], jobs) if jobs else None
-    if begun is None:
-        return None
-    _note_policies(session, jobs[0])
-    added, finish = begun
-
-    def end(added: asyncio.Future[Any]) -> Answer | Coroutine[Any, Any, Answer]:
-        ids = finish(added)
-        return answer(ids) if isinstance(ids, list) else rest(ids)
-
-    async def rest(adding: Coroutine[Any, Any, list[str]]) -> Answer:
-        try:
-            return answer(await adding)
-        except LayoutChangedError:
-            return await handler(session, given)  # nothing was added
-
-    return Begun(added, end)
-
-
-async def _push_all(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
-    # A client that leaves must not stop it halfway: all jobs are added, or none.
-    return await session.state.finished(_push_repeated(session, queue, jobs))
-
-
-async def _push_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
-    async with repeated(session.state.ids, queue, jobs) as repeats:
-        session.state.maintain(queue, now=repeats)
-        return await Bulk(session.state.ids, queue, jobs, session.state.added).add()
+async def _add_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
+    async with repeated(session.state.ids, queue, jobs):
+        session.state.maintain(queue, now=True)
+        bulk = Bulk(session.state, queue, jobs)
+        await bulk.check()
+        return await bulk.add()
 
 
 COMMANDS: Final = (
     Command(
-        "PUSH", "core", _push, "Add a job.", (STRICT_QUEUE, *JOB_FIELDS), checks_job=True, begin=_begin_push, adds=True,
+        "PUSH", "core", _push, "Add a job.", (STRICT_QUEUE, *JOB_FIELDS), checks_job=True,
     ),
     Command(
         "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
-        (STRICT_QUEUE, Field("jobs", Kind.LIST, required=True)), begin=_begin_push_many, adds=True,
+        (STRICT_QUEUE, Field("jobs", Kind.LIST, required=True)),
     ),
 )  # fmt: skip
 
@@ -180,8 +121,8 @@ _FIELDS: Final = (
 @asynccontextmanager
 async def repeated(
     ids: JobIds, queue: Queue[Any, Any], jobs: Sequence[Any]
-) -> AsyncGenerator[bool]:  # fmt: skip
-    """Create the schedulers of the jobs with `repeat`, which the block adds; yield whether there are any.
+) -> AsyncGenerator[None]:  # fmt: skip
+    """Create the schedulers of the jobs with `repeat`, which the block adds.
 
     If the block fails, the new ones are removed again.
 
@@ -194,9 +135,6 @@ async def repeated(
         CommandError: If an option is invalid. Nothing was created.
     """
     repeating = [(number, each) for number, each in enumerate(jobs) if is_map(each) and each.get("repeat")]
-    if not repeating:
-        yield False
-        return
     plans: list[tuple[str, dict[str, Any]]] = []
     for number, each in repeating:
         try:
@@ -210,7 +148,7 @@ async def repeated(
             await _create(queue, name, options)
             if is_new:
                 created.append(name)
-        yield True
+        yield
     except BaseException:
         for name in created:
             await queue.schedulers.remove(name)

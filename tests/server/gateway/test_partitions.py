@@ -13,7 +13,6 @@ from glidemq_py.gateway import Gateway, push_bulk, push_options
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.push_bulk import Bulk
-from glidemq_py.gateway.push_one import RoutedJob
 from glidemq_py.testing import ServerProcess
 from tests.inside import connected, feeds_of, hubs_of, keys_of, parts_of, staged_writes
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
@@ -204,7 +203,7 @@ async def test_a_large_bulk_lets_other_tasks_run(gateways: tuple[Gateway, Gatewa
     await good(wire, "PUSHB", queue=queue.name, jobs=GROUPS)  # the numbers of the partitions are known afterwards
     jobs = [{"data": number, "groupId": f"g{number % 100}"} for number in range(2_000)]
     opened = await gateways[0].queue(queue.name)
-    assert await turns_during(Bulk(gateways[0].ids, opened, jobs, lambda _: None).check()) >= 2_000 // 250
+    assert await turns_during(Bulk(gateways[0], opened, jobs).check()) >= 2_000 // 250
 
 
 async def turns_during(work: Coroutine[Any, Any, Any]) -> int:
@@ -388,8 +387,7 @@ async def test_jobs_pushed_while_the_queue_is_deleted_are_in_the_next_one(
         return add_later
 
     async with Wire(gateways[0]) as deleter:
-        for kind in (RoutedJob, Bulk):
-            monkeypatch.setattr(kind, "add", deleting(kind.add))
+        monkeypatch.setattr(Bulk, "add", deleting(Bulk.add))
         ids = (await good(wire, "PUSHB", queue=queue.name, jobs=[{"name": "n", "data": 1}] * count))["ids"]
         assert deleted
         assert [await state_of(wire, each) for each in ids] == ["waiting"] * count

@@ -1,4 +1,4 @@
-"""Usual commands run without a task: which ones do, and what happens if their call has another result."""
+"""Usual commands: their order, and what happens if their calls have other than the usual results."""
 
 import asyncio
 from typing import Any
@@ -10,6 +10,7 @@ from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, hub
 from glidemq_py.gateway.commands import pull
 from glidemq_py.gateway.connection import Connection
+from glidemq_py.gateway.job_ids import JobIds
 from tests.inside import around, connected, direct, hubs_of, lease_exchange
 from tests.server.gateway.wire import Wire, failure, good, packed, state_of
 
@@ -19,26 +20,12 @@ def job(data: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the commands that ran in a task."""
-    names: list[str] = []
-
-    def counted(run: Any, *given: Any) -> Any:
-        names.append(given[1])
-        return run(*given)
-
-    around(monkeypatch, Connection, "_run", counted)
-    return names
-
-
-@pytest.fixture
-async def used(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue, tasks: list[str]) -> str:
+async def used(gateways: tuple[Gateway, Gateway], wire: Wire, queue: Queue) -> str:
     """Name of a queue that the gateway has used with all usual commands."""
     for cmd, fields in (("PUSH", job(0)), ("PUSHB", {"jobs": [job(0)]})):
         await good(wire, cmd, queue=queue.name, **fields)
         pulled = await good(wire, "PULL", queue=queue.name, owner="w")
         await good(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])
-    tasks.clear()
     return queue.name
 
 
@@ -59,7 +46,7 @@ def lose_reply(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return functions
 
 
-async def test_usual_commands_have_no_task(wire: Wire, used: str, tasks: list[str]):
+async def test_usual_commands(wire: Wire, used: str):
     await good(wire, "PUSH", queue=used, **job(1))
     await good(wire, "PUSHB", queue=used, jobs=[job(2), job(3)])
     one = await good(wire, "PULL", queue=used, owner="w")
@@ -67,10 +54,9 @@ async def test_usual_commands_have_no_task(wire: Wire, used: str, tasks: list[st
     await good(wire, "ACK", id=one["job"]["id"], token=one["token"], result={"n": 1})
     await good(wire, "ACKB", ids=[each["id"] for each in two["jobs"]], tokens=two["tokens"], results=[1, None])
     assert [each["data"] for each in (one["job"], *two["jobs"])] == [1, 2, 3]
-    assert tasks == []
 
 
-async def test_unusual_pushes_are_not_overtaken(wire: Wire, used: str, tasks: list[str], queue_name: str):
+async def test_unusual_pushes_are_not_overtaken(wire: Wire, used: str, queue_name: str):
     unusual: list[dict[str, Any]] = [
         {"durable": False, "jobId": f"{queue_name}-chosen"}, {"tags": ["a"]}, {"stackTraceLimit": 3},
         {"uniqueKey": "u"},
@@ -82,12 +68,8 @@ async def test_unusual_pushes_are_not_overtaken(wire: Wire, used: str, tasks: li
     wire.send(b"".join(frames))
     answers = [await wire.receive() for _ in frames]
     assert all(answer["ok"] for answer in answers), answers
-    assert "PUSH" in tasks
     pulled = await good(wire, "PULLB", queue=used, count=100)
     assert [each["data"] for each in pulled["jobs"]] == list(range(40))
-    tasks.clear()
-    await good(wire, "PUSH", queue=used, **job(1))
-    assert tasks == []  # they are over
 
 
 async def test_library_that_is_missing_is_loaded(wire: Wire, used: str, queue: Queue):
@@ -135,10 +117,9 @@ async def test_report_of_a_lost_lease_is_an_error(wire: Wire, other: Wire, used:
     assert await state_of(wire, ids[1]) == "completed"
 
 
-async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_name: str, tasks: list[str]):
+async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_name: str):
     async with Gateway(url, port=0) as gateway, Wire(gateway) as wire:
         await good(wire, "PULL", queue=queue_name)
-        tasks.clear()
         wire.send(
             packed({"cmd": "PULLB", "reqId": 7, "queue": queue_name, "count": 3, "timeout": 60_000, "owner": "w"})
         )
@@ -147,7 +128,6 @@ async def test_long_poll_is_answered_when_the_gateway_closes(url: str, queue_nam
                 await asyncio.sleep(0.01)
         closing = asyncio.ensure_future(gateway.close())
         assert await wire.receive() == {"ok": True, "jobs": [], "tokens": [], "reqId": 7}
-        assert tasks == []
         await closing
 
 
@@ -164,37 +144,37 @@ async def test_jobs_of_a_client_that_left_are_released(wire: Wire, other: Wire, 
 
 
 async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
-    wire: Wire, other: Wire, used: str, tasks: list[str], gateways: Any, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, other: Wire, used: str, gateways: Any, monkeypatch: pytest.MonkeyPatch
 ):
-    """The client leaves when the job has been fetched, and the task that encodes it has not had its first step."""
     await good(wire, "PUSH", queue=used, **job("x" * 100_000))
 
-    def leave(start: Any, session: Connection, *others: Any):
-        start(session, *others)
+    async def leave(hand_over: Any, session: Connection, *others: Any) -> Any:
         session.abort()
+        return await hand_over(session, *others)
 
     async with Wire(gateways[0]) as leaving:
         with monkeypatch.context() as patch:
-            around(patch, Connection, "_start_rest", leave)
+            around(patch, pull, "_hand_over", leave)
             leaving.send(packed({"cmd": "PULL", "queue": used, "owner": "w"}))
             assert await leaving.is_closed()
     pulled = await good(other, "PULL", queue=used, owner="w", timeout=20_000)
     assert len(pulled["job"]["data"]) == 100_000
 
 
-async def test_faults_of_a_command_without_a_task_are_answered(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch):
+async def test_faults_of_a_command_are_answered(wire: Wire, used: str, monkeypatch: pytest.MonkeyPatch):
     await good(wire, "PUSH", queue=used, **job(1))
 
     def fail(*_: object) -> Any:
         raise KeyError("a fault")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pull, "_hand_over_now", fail)
+        patch.setattr(JobIds, "known_on_wire", fail)
         assert await failure(wire, "PULL", queue=used, owner="w") == "Internal error"
     pulled = await good(wire, "PULL", queue=used, owner="w", timeout=20_000)
     with monkeypatch.context() as patch:
-        patch.setattr(hub.Hub, "begin_complete", fail)
-        await good(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])  # in a task
+        patch.setattr(hub.Hub, "complete", fail)
+        assert await failure(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"]) == "Internal error"
+    await good(wire, "ACK", id=pulled["job"]["id"], token=pulled["token"])
 
 
 @pytest.mark.parametrize("step", ["exchange_call", "outcomes_of", "fetched_of"])
