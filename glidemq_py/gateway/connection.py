@@ -33,8 +33,6 @@ MAX_RUNNING: Final = 50
 _AUTH_S: Final = 10.0
 """Maximum time of a connection until it is authenticated, unless that of a frame is shorter."""
 _INVALID_FORMAT: Final = "Invalid command format"
-_MOST_AT_ONCE: Final = 50
-"""Frames that are answered at once in one turn of the event loop."""
 _MAX_UNSTARTED: Final = 100
 """Frames that wait before the connection is read no further."""
 _LARGE_FRAME: Final = 262_144
@@ -50,8 +48,7 @@ class Connection(Session, asyncio.Protocol):
     """The protocol of one connection.
 
     Commands may end in any order, and those that add jobs keep the order of their frames. While `MAX_RUNNING` run, or
-    the client does not read its answers, the connection is not read. The event loop turns after every `_MOST_AT_ONCE`
-    frames that need no call, so that other connections are served.
+    the client does not read its answers, the connection is not read.
 
     Args:
         state: The gateway.
@@ -70,8 +67,8 @@ class Connection(Session, asyncio.Protocol):
         """Closes the connection if it is not authenticated in time."""
         self._is_reading = True
         self._is_write_paused = False
-        self._is_continuing = False
-        """Whether the next frames start in the next turn of the event loop."""
+        self._is_decoding = False
+        """Whether a large frame is being decoded."""
         self._unsent: list[bytes] = []
         """Frames that leave together at the end of this turn of the event loop."""
 
@@ -123,9 +120,6 @@ class Connection(Session, asyncio.Protocol):
                 self._stop_timer()  # of a frame that is complete now
         self._start()
         if self._reader.oversized:
-            if self._reader.oversized <= self._reader.limit:  # an Auth before the frame has permitted it
-                self.data_received(b"")
-                return
             if self.is_authenticated or not self._running:
                 limit, size = self._reader.limit, self._reader.oversized
                 self._answer(None, failure(f"Frame too large: {size} bytes exceeds maximum {limit}"))
@@ -156,61 +150,41 @@ class Connection(Session, asyncio.Protocol):
         return True
 
     def _start(self) -> None:
-        if self._is_continuing:
-            return
-        answered = 0
-        while self._unstarted and len(self._running) < MAX_RUNNING and not self._is_write_paused:
-            if answered == _MOST_AT_ONCE:
-                self._is_continuing = True
-                self._loop.call_soon(self._continue)
+        while self._unstarted and not self._is_decoding and len(self._running) < MAX_RUNNING:
+            if self._is_write_paused:
                 return
             payload = self._unstarted.popleft()
             if len(payload) > _LARGE_FRAME:
                 self._start_large(payload)
-                return
-            answered += not self._start_decoded(_decoded(payload))
+            else:
+                self._start_decoded(_decoded(payload))
 
     def _start_large(self, payload: bytes) -> None:
         """Decode a large frame in a thread, so that other connections are served; the frames behind it wait."""
-        self._is_continuing = True
+        self._is_decoding = True
         decoding = self._loop.run_in_executor(_decoder, _decoded, payload)
         self._running.add(decoding)
         decoding.add_done_callback(self._start_large_decoded)
 
     def _start_large_decoded(self, decoding: asyncio.Future[_Decoded]) -> None:
-        self._is_continuing = False
+        self._is_decoding = False
         if not self._is_ending and not decoding.cancelled():
             self._start_decoded(decoding.result())
         self._ended(decoding)
 
-    def _continue(self) -> None:
-        self._is_continuing = False
-        self._start_next()
-
-    def _start_decoded(self, decoded: _Decoded) -> bool:
-        """Start the command of a decoded frame; return False if it is answered already."""
-        is_allowed = self._limit is None or self._limit.allows()
-        value, error = decoded
-        if error is not None:
-            self._answer(value, failure(error))
-            return False
-        if value.__class__ is not dict:
-            self._answer(None, failure(_INVALID_FORMAT if value is None else "Invalid command"))
-            return False
-        given, name = value, value.get("cmd")
-        if not is_allowed:
-            self._answer(given, failure("Rate limit exceeded"))
-            return False
-        if not isinstance(name, str) or not name:
-            self._answer(given, failure(_INVALID_FORMAT if _has_bytes_key(given) else "Invalid command"))
-            return False
-        task = self._loop.create_task(self._run(name, given))
+    def _start_decoded(self, decoded: _Decoded) -> None:
+        """Start the command of a decoded frame."""
+        task = self._loop.create_task(self._run(*decoded))
         self._running.add(task)
         task.add_done_callback(self._ended)
-        return True
 
-    async def _run(self, name: str, given: Mapping[Any, Any]) -> None:
-        self._answer(given, await execute(self, name, given))
+    async def _run(self, value: Any, error: str | None) -> None:
+        is_allowed = self._limit is None or self._limit.allows()
+        name = value.get("cmd") if value.__class__ is dict else None
+        if error is None and (not isinstance(name, str) or not name or not is_allowed):
+            error = _problem_of(value, is_allowed=is_allowed)
+        given = value if value.__class__ is dict else None
+        self._answer(given, failure(error) if error is not None else await execute(self, str(name), value))
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._running.discard(task)
@@ -338,5 +312,9 @@ def _decoded(payload: bytes) -> _Decoded:
         return None, _INVALID_FORMAT
 
 
-def _has_bytes_key(given: Mapping[Any, Any]) -> bool:
-    return any(isinstance(key, bytes) for key in given)
+def _problem_of(value: Any, *, is_allowed: bool) -> str:
+    """Return why a value is rejected before it is executed."""
+    if value.__class__ is dict and not is_allowed:
+        return "Rate limit exceeded"
+    is_no_format = value is None or (value.__class__ is dict and any(isinstance(key, bytes) for key in value))
+    return _INVALID_FORMAT if is_no_format else "Invalid command"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from glidemq_py.gateway.commands import COMMANDS
-from glidemq_py.gateway.session import Session
+from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.slices import JSON_PARTS, large_content
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, Kind, is_map
@@ -110,104 +110,24 @@ class Route:
     lists: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-_QUEUE: Final = "/queues/{queue}"
-_JOB: Final = "/jobs/{id}"
-
 EVENTS: Final = ""
 """In place of a command: the route sends events."""
 
 SOCKET: Final = "WebSocket"
 """In place of a command: the route is a WebSocket."""
 
+
+def _route_of(command: Command) -> Route:
+    method, _, path = command.http.partition(" ")
+    return Route(method, path, command.name, **command.route)
+
+
 ROUTES: Final = (
-    Route("GET", "/metrics", "Metrics"),
-    Route("GET", "/storage", "StorageStatus"),
-    Route("GET", "/ping", "Ping"),
-    Route("GET", "/dashboard/queues/{queue}", "DashboardQueue", is_flat=True),
-    # queues
-    Route("GET", "/queues", "ListQueues"),
-    Route("POST", f"{_QUEUE}/jobs", "PUSH", renamed={"attempts": "maxAttempts"}, needs_body=True),
-    Route("GET", f"{_QUEUE}/jobs", "PULL"),
-    Route("POST", f"{_QUEUE}/jobs/bulk", "PUSHB", "jobs", needs_body=True),
-    Route("POST", f"{_QUEUE}/jobs/pull-batch", "PULLB"),
-    Route(
-        "GET",
-        f"{_QUEUE}/jobs/list",
-        "GetJobs",
-        lists={"state": "state", "states": "state", "status": "state"},
-    ),
-    Route("GET", f"{_QUEUE}/counts", "GetJobCounts"),
-    Route("GET", f"{_QUEUE}/count", "Count"),
-    Route("GET", f"{_QUEUE}/priority-counts", "GetCountsPerPriority"),
-    Route("POST", f"{_QUEUE}/pause", "Pause"),
-    Route("POST", f"{_QUEUE}/resume", "Resume"),
-    Route("GET", f"{_QUEUE}/paused", "IsPaused"),
-    Route("POST", f"{_QUEUE}/drain", "Drain"),
-    Route("POST", f"{_QUEUE}/obliterate", "Obliterate"),
-    Route("POST", f"{_QUEUE}/clean", "Clean"),
-    Route("POST", f"{_QUEUE}/promote-jobs", "PromoteJobs"),
-    Route("POST", f"{_QUEUE}/retry-completed", "RetryCompleted"),
-    Route("GET", f"{_QUEUE}/dlq", "Dlq", shown=("entries",)),
-    Route("POST", f"{_QUEUE}/dlq/retry", "RetryDlq"),
-    Route("POST", f"{_QUEUE}/dlq/purge", "PurgeDlq"),
-    Route("GET", f"{_QUEUE}/dlq/stats", "GetDlqStats", is_flat=True),
-    Route("GET", f"{_QUEUE}/dlq-config", "GetDlqConfig"),
-    Route("PUT", f"{_QUEUE}/dlq-config", "SetDlqConfig", "config"),
-    Route("GET", f"{_QUEUE}/stall-config", "GetStallConfig"),
-    Route("PUT", f"{_QUEUE}/stall-config", "SetStallConfig", "config"),
-    Route("PUT", f"{_QUEUE}/rate-limit", "RateLimit"),
-    Route("DELETE", f"{_QUEUE}/rate-limit", "RateLimitClear"),
-    Route("PUT", f"{_QUEUE}/concurrency", "SetConcurrency", renamed={"concurrency": "limit"}),
-    Route("DELETE", f"{_QUEUE}/concurrency", "ClearConcurrency"),
-    Route("GET", f"{_QUEUE}/workers", "ListWorkers", shown=("workers",), is_flat=True),
-    # many jobs
-    Route("GET", "/jobs/custom/{customId}", "GetJobByCustomId"),
-    Route("POST", "/jobs/ack-batch", "ACKB"),
-    Route("POST", "/jobs/extend-locks", "ExtendLocks"),
-    Route("POST", "/jobs/heartbeat-batch", "JobHeartbeatB"),
-    # one job
-    Route("GET", _JOB, "GetJob"),
-    Route("DELETE", _JOB, "Cancel", is_lenient=True),
-    Route("POST", f"{_JOB}/ack", "ACK"),
-    Route("POST", f"{_JOB}/fail", "FAIL"),
-    Route("GET", f"{_JOB}/state", "GetState"),
-    Route("GET", f"{_JOB}/result", "GetResult"),
-    Route("GET", f"{_JOB}/progress", "GetProgress"),
-    Route("POST", f"{_JOB}/progress", "Progress"),
-    Route("PUT", f"{_JOB}/priority", "ChangePriority"),
-    Route("PUT", f"{_JOB}/data", "Update"),
-    Route("PUT", f"{_JOB}/delay", "ChangeDelay"),
-    Route("POST", f"{_JOB}/promote", "Promote"),
-    Route("POST", f"{_JOB}/discard", "Discard"),
-    Route("POST", f"{_JOB}/move-to-delayed", "MoveToDelayed"),
-    Route("POST", f"{_JOB}/move-to-wait", "MoveToWait"),
-    Route("GET", f"{_JOB}/logs", "GetLogs"),
-    Route("POST", f"{_JOB}/logs", "AddLog"),
-    Route("DELETE", f"{_JOB}/logs", "ClearLogs"),
-    Route("POST", f"{_JOB}/heartbeat", "JobHeartbeat"),
-    Route("POST", f"{_JOB}/extend-lock", "ExtendLock"),
-    Route("POST", f"{_JOB}/wait", "WaitJob"),
-    Route("GET", f"{_JOB}/children", "GetChildrenValues"),
-    # events
-    Route("GET", "/events", EVENTS),
-    Route("GET", "/events/queues/{queue}", EVENTS),
-    Route("GET", "/ws", SOCKET),
-    Route("GET", "/ws/queues/{queue}", SOCKET),
-    # cron jobs and workers
-    Route("GET", "/crons", "CronList"),
-    Route("POST", "/crons", "Cron"),
-    Route("GET", "/crons/{name}", "CronGet"),
-    Route("DELETE", "/crons/{name}", "CronDelete"),
+    *(_route_of(command) for command in COMMANDS.values() if command.http),
     Route("GET", "/workers", "ListWorkers"),
-    Route("POST", "/workers", "RegisterWorker"),
-    Route("DELETE", "/workers/{workerId}", "UnregisterWorker"),
-    Route("POST", "/workers/{id}/heartbeat", "Heartbeat"),
-    # webhooks
-    Route("GET", "/webhooks", "ListWebhooks"),
-    Route("POST", "/webhooks", "AddWebhook"),
-    Route("DELETE", "/webhooks/{webhookId}", "RemoveWebhook"),
-    Route("PUT", "/webhooks/{id}/enabled", "SetWebhookEnabled"),
-)
+    Route("GET", "/events", EVENTS), Route("GET", "/events/queues/{queue}", EVENTS),
+    Route("GET", "/ws", SOCKET), Route("GET", "/ws/queues/{queue}", SOCKET),
+)  # fmt: skip
 """All routes that execute one command; the others are in `http_api`."""
 
 

@@ -32,7 +32,6 @@ class QueueNameError(ValueError):
     """A queue name that no queue can have."""
 
 
-@lru_cache(maxsize=4_096, typed=True)
 def check_wire_name(name: object) -> str:
     """Check a name by the rules of the protocol for commands that add or fetch jobs.
 
@@ -41,6 +40,11 @@ def check_wire_name(name: object) -> str:
     """
     if not isinstance(name, str) or not name:
         raise QueueNameError("Queue name is required")
+    return _valid_wire_name(name)
+
+
+@lru_cache(maxsize=4_096)
+def _valid_wire_name(name: str) -> str:
     if len(name) > MAX_NAME:
         raise QueueNameError(f"Queue name too long (max {MAX_NAME} characters)")
     if _ALLOWED.fullmatch(name) is None:

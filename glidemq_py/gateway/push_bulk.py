@@ -77,8 +77,7 @@ from glidemq_py.gateway.push_rows import (
     GroupSize,
     added_rows,
     group_size,
-    remember_usual,
-    row_of,
+    new_row,
     set_group_sizes,
     usual_row,
     with_id,
@@ -263,15 +262,13 @@ class Bulk:
             chosen, size = chosen_id(fields), group_size(fields)
         except CommandError as error:
             raise CommandError(f"{self._prefix(number)}{error}") from None
-        made = row_of(queue, link, push, None if len(self._given) == 1 else number)
+        made = new_row(queue, link, given, push, None if len(self._given) == 1 else number)
         self._is_durable = self._is_durable or fields["durable"]
-        if chosen is None:
-            remember_usual(given, push)
-        elif (place := self._by_id.setdefault(push[2]["job_id"], i)) != i:
+        if chosen is not None and (place := self._by_id.setdefault(push[2]["job_id"], i)) != i:
             self._places = self._places or {at: at for at in range(number)}
             self._places[number] = place
             return False
-        else:
+        if chosen is not None:
             self._chosen[i] = chosen
         if size is not None:
             self._sizes[i] = size

@@ -8,7 +8,6 @@ PULL.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -34,8 +33,7 @@ __all__ = [
     "added_rows",
     "forget_group_limits",
     "group_size",
-    "remember_usual",
-    "row_of",
+    "new_row",
     "set_group_defaults",
     "set_group_sizes",
     "usual_row",
@@ -135,10 +133,6 @@ def _is_known(found: tuple[int, float] | None, size: int, now: float) -> bool:
 _KEPT: Final = 500
 NAME, _DATA, _OPTS, ID = (NEW_JOB.index(name) for name in ("name", "data", "opts", "id"))
 _SAMPLE: Final = "00000000-0000-7000-8000-000000000000"
-_PLAIN_ID: Final = re.compile(r"[0-9A-Za-z_.@-]*[A-Za-z_.@-][0-9A-Za-z_.@-]*")
-"""Valid, and the same in JSON. Ids of digits are those that queues count."""
-_VARIED: Final = ("deduplication", "fair_key", "depends_on", "tags", "parent")
-"""Options that usually differ from job to job."""
 
 
 class _Template(NamedTuple):
@@ -147,8 +141,14 @@ class _Template(NamedTuple):
     before_id: str
     after_id: str
 
+    def filled(self, link: QueueLink, name: str, data: Any, job_id: str, where: str) -> tuple[Row, JobOptions]:
+        """Return the row and the options of a job with these options. Raises those of `encode_data`."""
+        row = self.row.copy()
+        row[NAME], row[ID] = name, job_id
+        row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
+        row[_OPTS] = f"{self.before_id}{job_id}{self.after_id}"
+        return row, self.options
 
-_templates: dict[str, _Template] = {}
 
 _SPECIFIC: Final = frozenset(("cmd", "queue", "reqId", "name", "data"))
 """Fields of a command that are no options of its job."""
@@ -168,8 +168,6 @@ def usual_row(
 ) -> tuple[Row, JobOptions] | None:  # fmt: skip
     """Return the row and the options of a job if others with the same options were checked before; else None.
 
-    Not for jobs that need more than a row, as with telemetry.
-
     Args:
         queue: The queue.
         link: Its connection.
@@ -188,24 +186,7 @@ def usual_row(
     if data.__class__ is PackedValue:
         return None  # the readers of the queue are checked first
     job_id = ids.make_known(queue.name)
-    if job_id is None:
-        return None
-    row = found.row.copy()
-    row[NAME], row[ID] = name, job_id
-    row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
-    row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
-    return row, found.options
-
-
-def remember_usual(given: Mapping[str, Any], push: Push) -> None:
-    """Remember the options of a job whose row `row_of` has returned."""
-    key = _usual_key(given)
-    found = None if key is None else _templates.get(repr({**push[2], "job_id": _SAMPLE}))
-    if key is None or found is None:
-        return
-    if len(_usual) >= _KEPT:
-        _usual.clear()
-    _usual[key] = found
+    return None if job_id is None else found.filled(link, str(name), data, job_id, where)
 
 
 def _usual_key(given: Mapping[str, Any]) -> str | None:
@@ -218,59 +199,42 @@ def _usual_key(given: Mapping[str, Any]) -> str | None:
     return key if len(key) <= _MOST_CHARS else None
 
 
-def row_of(
-    queue: Queue[Any, Any], link: QueueLink, push: Push, position: int | None = None
+def new_row(
+    queue: Queue[Any, Any], link: QueueLink, given: Mapping[str, Any], push: Push, position: int | None = None
 ) -> tuple[Row, JobOptions]:  # fmt: skip
-    """Return the row of a job, and its options, which need not contain its id.
+    """Return the row of a job, and its options, which need not contain its id; remember usual options.
 
     Args:
         queue: The queue.
         link: Its connection.
+        given: The fields of the job.
         push: The job.
         position: Its position among several, for errors.
 
     Raises:
         GlideMQValidationError: If an option or the data is invalid.
     """
-    name, data, given = push
-    job_id = given.get("job_id")
+    (name, data, own), key = push, _usual_key(given)
     if name not in queue._known_names:
         queue._check_name(name)
     where = "data" if position is None else f"jobs[{position}].data"
-    if type(job_id) is not str or _PLAIN_ID.fullmatch(job_id) is None or any(option in given for option in _VARIED):
-        return _new_row(queue, link, push, position, where)
-    shared = {**given, "job_id": _SAMPLE}
-    key = repr(shared)
-    found = _templates.get(key)
-    if found is None:
-        found = _make(queue, (name, data, shared), position)
-        if len(_templates) >= _KEPT:
-            _templates.clear()
-        _templates[key] = found
-    row = found.row.copy()
-    row[NAME], row[ID] = name, job_id
-    row[_DATA] = encode_data(data, link.serializer, link.compression, link.payload_limit, where)
-    row[_OPTS] = f"{found.before_id}{job_id}{found.after_id}"
-    return row, found.options
+    if key is None:
+        options = _options(queue, push, position)
+        return encode_row(link, name, data, options, where), options
+    options = _options(queue, (name, data, {**own, "job_id": _SAMPLE}), position)
+    before, _, after = options.to_wire_json().partition(_SAMPLE)
+    made = _Template(options, stored_row("", "", "", options), before, after)
+    filled = made.filled(link, name, data, own["job_id"], where)
+    if len(_usual) >= _KEPT:
+        _usual.clear()
+    _usual[key] = made
+    return filled
 
 
 def _options(queue: Queue[Any, Any], push: Push, position: int | None) -> JobOptions:
     if position is None:
         return queue._options(push[2])
     return entry_of(push, NO_OPTIONS, f"jobs[{position}]")[2]
-
-
-def _new_row(
-    queue: Queue[Any, Any], link: QueueLink, push: Push, position: int | None, where: str
-) -> tuple[Row, JobOptions]:  # fmt: skip
-    options = _options(queue, push, position)
-    return encode_row(link, push[0], push[1], options, where), options
-
-
-def _make(queue: Queue[Any, Any], push: Push, position: int | None) -> _Template:
-    options = _options(queue, push, position)
-    before, _, after = options.to_wire_json().partition(_SAMPLE)
-    return _Template(options, stored_row("", "", "", options), before, after)
 
 
 def with_id(row: Row, job_id: str) -> Row:

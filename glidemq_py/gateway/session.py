@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
@@ -222,6 +222,8 @@ class Command:
         is_public: True if the command is accepted before `Auth`.
         checks_job: True if only the first field is checked before the handler runs. It gets this field, and as ``job``
             the whole command, whose other fields it checks itself.
+        http: Method and path of its route in the HTTP API, or "".
+        route: Other attributes of the route; see `Route`.
     """
 
     name: str
@@ -231,6 +233,8 @@ class Command:
     fields: tuple[Field, ...] = ()
     is_public: bool = False
     checks_job: bool = False
+    http: str = ""
+    route: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:

@@ -322,34 +322,38 @@ COMMANDS: Final = (
     Command(
         "ACK", "core", _ack, "Complete a job with its result.",
         (JOB, TOKEN, Field("result", Kind.ANY), Field("removeOnComplete", Kind.FLAG, default=False)),
+        http="POST /jobs/{id}/ack",
     ),
     Command(
         "ACKB", "core", _ack_many, "Complete many jobs.",
         (
             Field("ids", Kind.TEXTS, required=True), Field("results", Kind.LIST), Field("tokens", Kind.LIST),
             Field("removeOnCompletes", Kind.LIST),
-        ),
+        ), http="POST /jobs/ack-batch",
     ),
     Command(
         "FAIL", "core", _fail, "Fail an attempt: the job is retried after its backoff, if it has attempts left.",
         (
             JOB, TOKEN, Field("error", default="Unknown error"), Field("unrecoverable", Kind.FLAG, default=False),
             Field("stack", Kind.TEXTS), Field("removeOnFail", Kind.FLAG, default=False),
-        ),
+        ), http="POST /jobs/{id}/fail",
     ),
     Command(
         "JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (JOB, TOKEN, _DURATION),
+        http="POST /jobs/{id}/heartbeat",
     ),
     Command(
         "JobHeartbeatB", "locks", _heartbeats, "Renew the locks of many jobs; return how many were renewed.",
-        (_IDS, Field("tokens", Kind.LIST)),
+        (_IDS, Field("tokens", Kind.LIST)), http="POST /jobs/heartbeat-batch",
     ),
     Command(
         "ExtendLock", "locks", _extend, "Extend the lock of a job.",
         (JOB, TOKEN, Field("duration", Kind.INTEGER, required=True, minimum=1_000, maximum=MAX_LOCK_MS)),
+        http="POST /jobs/{id}/extend-lock",
     ),
     Command(
         "ExtendLocks", "locks", _extend_many, "Extend the locks of many jobs; return how many were extended.",
         (_IDS, Field("tokens", Kind.TEXTS, required=True), Field("durations", Kind.LIST, required=True)),
+        http="POST /jobs/extend-locks",
     ),
 )  # fmt: skip

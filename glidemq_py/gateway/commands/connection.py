@@ -153,7 +153,7 @@ async def list_workers(session: Session) -> tuple[list[dict[str, Any]], dict[str
 COMMANDS: Final = (
     Command("Hello", "connection", _hello, "Return the version of the protocol."),
     Command("Auth", "connection", _auth, "Authenticate the connection.", (Field("token", Kind.ANY),), is_public=True),
-    Command("Ping", "connection", _ping, "Return the time of the gateway."),
+    Command("Ping", "connection", _ping, "Return the time of the gateway.", http="GET /ping"),
     Command(
         "SubscribeEvents", "events", _subscribe,
         "Send the events of a queue from now on; a connection has one subscription, which this replaces.",
@@ -167,20 +167,22 @@ COMMANDS: Final = (
             Field("concurrency", Kind.INTEGER, minimum=1, maximum=1_000_000, default=1),
             Field("workerId", minimum=1, maximum=256), Field("hostname", maximum=256),
             Field("pid", default=0, **_COUNT), Field("startedAt", Kind.ANY),
-        ),
+        ), http="POST /workers",
     ),
     Command(
-        "UnregisterWorker", "workers", _unregister, "Remove a worker.", (Field("workerId", required=True),)
+        "UnregisterWorker", "workers", _unregister, "Remove a worker.", (Field("workerId", required=True),),
+        http="DELETE /workers/{workerId}"
     ),
     Command(
         "ListWorkers", "workers", _list, "Return the workers of the clients of all gateways, or of a queue.",
         (Field("queue", maximum=256),),
+        http="GET /queues/{queue}/workers", route={"shown": ("workers",), "is_flat": True},
     ),
     Command(
         "Heartbeat", "workers", _heartbeat, "Store that a worker is alive, and its figures.",
         (
             JOB, Field("activeJobs", **_COUNT), Field("processed", **_COUNT),
             Field("failed", **_COUNT),
-        ),
+        ), http="POST /workers/{id}/heartbeat",
     ),
 )  # fmt: skip

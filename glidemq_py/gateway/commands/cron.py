@@ -187,9 +187,15 @@ COMMANDS: Final = (
             Field("skipMissedOnRestart", Kind.FLAG, default=True), Field("immediately", Kind.FLAG, default=False),
             Field("skipIfNoWorker", Kind.FLAG, default=False), Field("preventOverlap", Kind.FLAG, default=True),
             Field("jobOptions", Kind.MAP),
-        ),
+        ), http="POST /crons",
     ),
-    Command("CronDelete", "cron", _delete, "Delete a cron job; the jobs that it has added are kept.", (_NAME,)),
-    Command("CronGet", "cron", _get, "Return a cron job.", (_NAME,)),
-    Command("CronList", "cron", _list, "Return the cron jobs of all queues, and schedulers of other programs."),
+    Command(
+        "CronDelete", "cron", _delete, "Delete a cron job; the jobs that it has added are kept.", (_NAME,),
+        http="DELETE /crons/{name}",
+    ),
+    Command("CronGet", "cron", _get, "Return a cron job.", (_NAME,), http="GET /crons/{name}"),
+    Command(
+        "CronList", "cron", _list, "Return the cron jobs of all queues, and schedulers of other programs.",
+        http="GET /crons",
+    ),
 )  # fmt: skip

@@ -326,35 +326,47 @@ COMMANDS: Final = (
         "Dlq", "dead letters", _list,
         "Return failed jobs with their failures, oldest first; at most 1,000. `filter` has `reason`, `olderThan`, "
         "`newerThan`, `retriable`, `expired`, `limit` and `offset`.",
-        (QUEUE, _COUNT, Field("filter", Kind.MAP)),
+        (QUEUE, _COUNT, Field("filter", Kind.MAP)), http="GET /queues/{queue}/dlq", route={"shown": ("entries",)},
     ),
     Command(
         "RetryDlq", "dead letters", _retry, "Requeue failed jobs with all their attempts: one, or those that match.",
-        (QUEUE, Field("jobId"), _COUNT, Field("filter", Kind.MAP)),
+        (QUEUE, Field("jobId"), _COUNT, Field("filter", Kind.MAP)), http="POST /queues/{queue}/dlq/retry",
     ),
     Command(
         "RetryCompleted", "dead letters", _retry_completed, "Requeue one completed job, or the oldest `count`.",
         (QUEUE, Field("id"), _COUNT, Field("timestamp", Kind.UNSUPPORTED)),
+        http="POST /queues/{queue}/retry-completed",
     ),
-    Command("PurgeDlq", "dead letters", _purge, "Delete the failed jobs.", (QUEUE,)),
+    Command(
+        "PurgeDlq", "dead letters", _purge, "Delete the failed jobs.", (QUEUE,),
+        http="POST /queues/{queue}/dlq/purge",
+    ),
     Command(
         "RemoveDlqJob", "dead letters", _remove, "Delete a failed job.", (QUEUE, Field("jobId", required=True))
     ),
-    Command("GetDlqConfig", "dead letters", _get_config, "Return the policy for failed jobs.", (QUEUE,)),
+    Command(
+        "GetDlqConfig", "dead letters", _get_config, "Return the policy for failed jobs.", (QUEUE,),
+        http="GET /queues/{queue}/dlq-config",
+    ),
     Command(
         "SetDlqConfig", "dead letters", _set_config,
         "Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`.",
         (QUEUE, Field("config", Kind.MAP, required=True)),
+        http="PUT /queues/{queue}/dlq-config", route={"wrapped": "config"},
     ),
     Command(
         "GetDlqStats", "dead letters", _stats,
         "Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones.",
-        (QUEUE,),
+        (QUEUE,), http="GET /queues/{queue}/dlq/stats", route={"is_flat": True},
     ),
-    Command("GetStallConfig", "dead letters", _get_stall_config, "Return the stalled-job policy.", (QUEUE,)),
+    Command(
+        "GetStallConfig", "dead letters", _get_stall_config, "Return the stalled-job policy.", (QUEUE,),
+        http="GET /queues/{queue}/stall-config",
+    ),
     Command(
         "SetStallConfig", "dead letters", _set_stall_config,
         "Change the stalled-job policy: `stallInterval`, `maxStalls`, `gracePeriod`.",
         (QUEUE, Field("config", Kind.MAP, required=True)),
+        http="PUT /queues/{queue}/stall-config", route={"wrapped": "config"},
     ),
 )  # fmt: skip

@@ -401,7 +401,10 @@ COMMANDS: Final = (
         "RemoveUnprocessedChildren", "control", _remove_unprocessed,
         "Delete the children of a job that have not started; it no longer waits for them.", (JOB,),
     ),
-    Command("GetChildrenValues", "query", _values, "Return the results of the completed children.", (JOB,)),
+    Command(
+        "GetChildrenValues", "query", _values, "Return the results of the completed children.", (JOB,),
+        http="GET /jobs/{id}/children",
+    ),
     Command(
         "GetFailedChildrenValues", "query", partial(_failures, ignored=False), "Return why children have failed.",
         (JOB,),

@@ -279,21 +279,34 @@ async def _clear_logs(session: Session, given: Given) -> Answer:
 
 
 COMMANDS: Final = (
-    Command("GetJob", "query", _get, "Return a job with its state and result.", (JOB,)),
+    Command("GetJob", "query", _get, "Return a job with its state and result.", (JOB,), http="GET /jobs/{id}"),
     Command(
         "GetJobByCustomId", "query", _get_by_chosen_id, "Return the job whose id a client has chosen.",
-        (Field("customId", required=True),),
+        (Field("customId", required=True),), http="GET /jobs/custom/{customId}",
     ),
-    Command("GetState", "query", _get_state, "Return the state of a job; `unknown` if there is none.", (JOB,)),
-    Command("GetResult", "query", _get_result, "Return the result of a completed job.", (JOB,)),
-    Command("GetProgress", "query", _get_progress, "Return the progress of an active job.", (JOB,)),
-    Command("Cancel", "control", _cancel, "Delete a job that has not started.", (JOB,)),
+    Command(
+        "GetState", "query", _get_state, "Return the state of a job; `unknown` if there is none.", (JOB,),
+        http="GET /jobs/{id}/state",
+    ),
+    Command(
+        "GetResult", "query", _get_result, "Return the result of a completed job.", (JOB,),
+        http="GET /jobs/{id}/result",
+    ),
+    Command(
+        "GetProgress", "query", _get_progress, "Return the progress of an active job.", (JOB,),
+        http="GET /jobs/{id}/progress",
+    ),
+    Command(
+        "Cancel", "control", _cancel, "Delete a job that has not started.", (JOB,),
+        http="DELETE /jobs/{id}", route={"is_lenient": True},
+    ),
     Command(
         "Progress", "control", _progress, "Store the progress of an active job; a number is limited to 0..100.",
-        (JOB, Field("progress", Kind.ANY, default=0), Field("message")),
+        (JOB, Field("progress", Kind.ANY, default=0), Field("message")), http="POST /jobs/{id}/progress",
     ),
     Command(
-        "Update", "control", _update, "Replace the data of an unfinished job.", (JOB, Field("data", Kind.ANY))
+        "Update", "control", _update, "Replace the data of an unfinished job.", (JOB, Field("data", Kind.ANY)),
+        http="PUT /jobs/{id}/data"
     ),
     Command(
         "ChangePriority", "control", _change_priority,
@@ -301,12 +314,15 @@ COMMANDS: Final = (
         (
             JOB, Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
             Field("lifo", Kind.FLAG),
-        ),
+        ), http="PUT /jobs/{id}/priority",
     ),
-    Command("ChangeDelay", "control", _change_delay, "Let a job that has not started wait `delay` ms.", (JOB, _DELAY)),
+    Command(
+        "ChangeDelay", "control", _change_delay, "Let a job that has not started wait `delay` ms.", (JOB, _DELAY),
+        http="PUT /jobs/{id}/delay",
+    ),
     Command(
         "MoveToDelayed", "control", _to_delayed, "Let a job wait `delay` ms; of an active one no attempt is counted.",
-        (JOB, TOKEN, _DELAY),
+        (JOB, TOKEN, _DELAY), http="POST /jobs/{id}/move-to-delayed",
     ),
     Command(
         "MoveToWaitingChildren", "control", _to_waiting_children,
@@ -314,29 +330,32 @@ COMMANDS: Final = (
     ),
     Command(
         "WaitJob", "query", _wait, "Wait until the job is completed, `timeout` ms at most, and return its result.",
-        (JOB, Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000)),
+        (JOB, Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000)), http="POST /jobs/{id}/wait",
     ),
-    Command("Promote", "control", _promote, "Make a delayed job ready.", (JOB,)),
+    Command("Promote", "control", _promote, "Make a delayed job ready.", (JOB,), http="POST /jobs/{id}/promote"),
     Command(
         "Discard", "control", _discard,
         "Fail a job that has not finished, without a retry; an active one needs its token.", (JOB, TOKEN),
+        http="POST /jobs/{id}/discard",
     ),
     Command(
-        "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (JOB, TOKEN)
+        "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (JOB, TOKEN),
+        http="POST /jobs/{id}/move-to-wait"
     ),
     Command(
         "AddLog", "logs", _add_log, "Append a line to the log of a job.",
-        (JOB, Field("message", required=True), Field("level", default="info")),
+        (JOB, Field("message", required=True), Field("level", default="info")), http="POST /jobs/{id}/logs",
     ),
     Command(
         "GetLogs", "logs", _get_logs, "Return lines of the log, oldest first, from `start` to `end` inclusive.",
         (
             JOB, Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
             Field("end", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=-1),
-        ),
+        ), http="GET /jobs/{id}/logs",
     ),
     Command(
         "ClearLogs", "logs", _clear_logs, "Delete the log, except the newest `keepLogs` lines.",
         (JOB, Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0)),
+        http="DELETE /jobs/{id}/logs",
     ),
 )  # fmt: skip

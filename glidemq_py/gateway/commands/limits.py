@@ -187,16 +187,25 @@ async def _remove_of_job(session: Session, given: Given) -> Answer:
 COMMANDS: Final = (
     Command(
         "RateLimit", "limits", _rate_limit, "Limit how many jobs all workers start per `duration` ms.",
-        (QUEUE, _LIMIT, _DURATION, _TTL),
+        (QUEUE, _LIMIT, _DURATION, _TTL), http="PUT /queues/{queue}/rate-limit",
     ),
-    Command("RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (QUEUE,)),
-    Command("SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (QUEUE, _LIMIT)),
+    Command(
+        "RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (QUEUE,),
+        http="DELETE /queues/{queue}/rate-limit",
+    ),
+    Command(
+        "SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (QUEUE, _LIMIT),
+        http="PUT /queues/{queue}/concurrency", route={"renamed": {"concurrency": "limit"}},
+    ),
     Command(
         "GetQueueLimits", "limits", _limits,
         "Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit.",
         (QUEUE, Field("maxJobs", Kind.ANY)),
     ),
-    Command("ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (QUEUE,)),
+    Command(
+        "ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (QUEUE,),
+        http="DELETE /queues/{queue}/concurrency",
+    ),
     Command(
         "GetGroupJobsCount", "groups", _shown("count", lambda info: info.backlog),
         "Count the ready jobs of a group.", _GROUP,

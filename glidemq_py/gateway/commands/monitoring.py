@@ -186,16 +186,16 @@ COMMANDS: Final = (
             Field("queue", Kind.ANY), Field("type"),
             Field("start", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=0),
             Field("end", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=-1),
-        ),
+        ), http="GET /metrics",
     ),
     Command("Prometheus", "monitoring", _prometheus, "Return the figures in Prometheus' text format."),
-    Command("StorageStatus", "monitoring", _storage, "Ask Valkey whether it answers."),
+    Command("StorageStatus", "monitoring", _storage, "Ask Valkey whether it answers.", http="GET /storage"),
     Command("CompactMemory", "monitoring", _compact, "Do nothing: a gateway keeps no jobs."),
     Command("DashboardOverview", "monitoring", _overview, "Return jobs, rates, latencies, workers and cron jobs."),
     Command("DashboardQueues", "monitoring", _dashboard_queues, "Return the jobs of each queue by state."),
     Command(
         "DashboardQueue", "monitoring", _dashboard_queue, "Return the figures of a queue, and its first failed jobs.",
-        (QUEUE,),
+        (QUEUE,), http="GET /dashboard/queues/{queue}", route={"is_flat": True},
     ),
 )  # fmt: skip
 

@@ -108,9 +108,11 @@ async def _fetch_from(
 COMMANDS: Final = (
     Command(
         "PULL", "core", _pull, "Fetch a job; `timeout` ms at most until one is ready.", _FIELDS,
+        http="GET /queues/{queue}/jobs",
     ),
     Command(
         "PULLB", "core", _pull, "Fetch up to `count` jobs; wait for the first only.",
         (*_FIELDS, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)),
+        http="POST /queues/{queue}/jobs/pull-batch",
     ),
 )  # fmt: skip

@@ -99,10 +99,12 @@ async def _add_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence
 COMMANDS: Final = (
     Command(
         "PUSH", "core", _push, "Add a job.", (STRICT_QUEUE, *JOB_FIELDS), checks_job=True,
+        http="POST /queues/{queue}/jobs", route={"renamed": {"attempts": "maxAttempts"}, "needs_body": True},
     ),
     Command(
         "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
         (STRICT_QUEUE, Field("jobs", Kind.LIST, required=True)),
+        http="POST /queues/{queue}/jobs/bulk", route={"wrapped": "jobs", "needs_body": True},
     ),
 )  # fmt: skip
 

@@ -188,11 +188,32 @@ async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[str]:
 
 
 COMMANDS: Final = (
-    Command("Pause", "control", _pause, "Pause the queue for all workers.", _QUEUE),
-    Command("Resume", "control", _resume, "Resume the queue.", _QUEUE),
-    Command("IsPaused", "control", _is_paused, "Return whether the queue is paused.", _QUEUE),
-    Command("Drain", "control", _drain, "Delete the waiting, prioritized and delayed jobs.", _QUEUE),
-    Command("Obliterate", "control", _obliterate, "Delete the queue with all its jobs and cron jobs.", _QUEUE),
+    Command("Pause", "control", _pause, "Pause the queue for all workers.", _QUEUE, http="POST /queues/{queue}/pause"),
+    Command("Resume", "control", _resume, "Resume the queue.", _QUEUE, http="POST /queues/{queue}/resume"),
+    Command(
+        "IsPaused",
+        "control",
+        _is_paused,
+        "Return whether the queue is paused.",
+        _QUEUE,
+        http="GET /queues/{queue}/paused",
+    ),
+    Command(
+        "Drain",
+        "control",
+        _drain,
+        "Delete the waiting, prioritized and delayed jobs.",
+        _QUEUE,
+        http="POST /queues/{queue}/drain",
+    ),
+    Command(
+        "Obliterate",
+        "control",
+        _obliterate,
+        "Delete the queue with all its jobs and cron jobs.",
+        _QUEUE,
+        http="POST /queues/{queue}/obliterate",
+    ),
     Command(
         "Clean",
         "control",
@@ -204,8 +225,9 @@ COMMANDS: Final = (
             Field("state"),
             Field("limit", Kind.INTEGER, minimum=0, maximum=1_000_000, default=1_000),
         ),
+        http="POST /queues/{queue}/clean",
     ),
-    Command("ListQueues", "control", _list_queues, "Return the names of the queues."),
+    Command("ListQueues", "control", _list_queues, "Return the names of the queues.", http="GET /queues"),
     Command(
         "TrimEvents",
         "control",
@@ -225,6 +247,8 @@ COMMANDS: Final = (
             Field("offset", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=0),
             Field("asc", Kind.FLAG, default=True),
         ),
+        http="GET /queues/{queue}/jobs/list",
+        route={"lists": {"state": "state", "states": "state", "status": "state"}},
     ),
     Command(
         "PromoteJobs",
@@ -232,6 +256,7 @@ COMMANDS: Final = (
         _promote,
         "Make delayed jobs ready; all without `count`, none if it is 0.",
         (*_QUEUE, _COUNT),
+        http="POST /queues/{queue}/promote-jobs",
     ),
     Command(
         "GetCountsPerPriority",
@@ -239,7 +264,10 @@ COMMANDS: Final = (
         _priorities,
         "Count the ready jobs by priority; those with a `groupId` as 0.",
         _QUEUE,
+        http="GET /queues/{queue}/priority-counts",
     ),
-    Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE),
-    Command("Count", "query", _count, "Count the jobs that are not finished.", _QUEUE),
+    Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE, http="GET /queues/{queue}/counts"),
+    Command(
+        "Count", "query", _count, "Count the jobs that are not finished.", _QUEUE, http="GET /queues/{queue}/count"
+    ),
 )

@@ -91,13 +91,19 @@ COMMANDS: Final = (
         "Post events of a queue, or of all queues, to a URL from now on, signed with the secret.",
         (
             Field("url"), Field("events", Kind.TEXTS, required=True), Field("queue", maximum=256), Field("secret"),
-        ),
+        ), http="POST /webhooks",
     ),
-    Command("RemoveWebhook", "webhooks", _remove, "Remove a webhook; it gets no more messages.", (_FOUND_BY,)),
-    Command("ListWebhooks", "webhooks", _list, "Return the webhooks and their figures, without the secrets."),
+    Command(
+        "RemoveWebhook", "webhooks", _remove, "Remove a webhook; it gets no more messages.", (_FOUND_BY,),
+        http="DELETE /webhooks/{webhookId}",
+    ),
+    Command(
+        "ListWebhooks", "webhooks", _list, "Return the webhooks and their figures, without the secrets.",
+        http="GET /webhooks",
+    ),
     Command(
         "SetWebhookEnabled", "webhooks", _set_enabled,
         "Enable or disable a webhook; it gets the events from its enabling on.",
-        (Field("id", Kind.ANY), Field("enabled", Kind.FLAG, required=True)),
+        (Field("id", Kind.ANY), Field("enabled", Kind.FLAG, required=True)), http="PUT /webhooks/{id}/enabled",
     ),
 )  # fmt: skip

@@ -10,7 +10,7 @@ from glidemq_py._features.fair_keys import FairKeys
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway import push_bulk
 from glidemq_py.gateway.job_ids import IdMaker
-from glidemq_py.gateway.push_rows import row_of
+from glidemq_py.gateway.push_rows import new_row
 from tests.inside import AsyncTransport, connected, encode_row, staged_writes, without_direct_connections
 from tests.server.gateway.wire import Wire, failure, good, packed
 
@@ -117,7 +117,7 @@ async def test_rows_of_known_options_are_those_of_new_ones(queue: Queue, options
     link, ids = await connected(queue), IdMaker()
     for number in range(3):
         given = {"job_id": ids.make(1), **options}
-        row, _ = row_of(queue, link, (f"n{number}", {"n": number}, given))
+        row, _ = new_row(queue, link, {"own": repr(options)}, (f"n{number}", {"n": number}, given))
         assert row == encode_row(link, f"n{number}", {"n": number}, JobOptions(**given))
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -15,7 +16,6 @@ from glidemq_py.gateway.connection import Connection
 from glidemq_py.gateway.fetched import HeldJobs
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.values import FrameReader
-from tests.inside import runtime
 from tests.server.gateway.wire import Wire, good, packed
 from tests.server.worker_support import until
 
@@ -215,25 +215,27 @@ def bad_pulls(start: int, count: int) -> bytes:
     return b"".join(packed({"cmd": "PULL", "reqId": number}) for number in range(start, start + count))
 
 
-async def test_answers_without_a_call_let_the_event_loop_turn(gateway: Gateway):
+async def test_commands_let_the_event_loop_turn(gateway: Gateway):
     connection, transport = Connection(gateway), Written()
     connection.connection_made(transport)
-    runtime.call_apart(connection.data_received, bad_pulls(0, 200))
-    assert (len(transport.answers), transport.is_paused) == (50, True)
-    runtime.call_apart(connection.data_received, bad_pulls(200, 10))  # it waits behind the others
-    assert len(transport.answers) == 50
-    await asyncio.sleep(0)
-    assert (len(transport.answers), transport.is_paused) == (100, True)
-    await asyncio.sleep(0)
-    assert (len(transport.answers), transport.is_paused) == (150, False)
+    connection.data_received(bad_pulls(0, 200))
+    connection.data_received(bad_pulls(200, 10))  # it waits behind the others
+    assert (len(transport.answers), transport.is_paused) == (0, True)
+    turns = [0]
+    while turns[-1] < 150:
+        await asyncio.sleep(0)
+        turns.append(len(transport.answers))
+    assert max(after - before for before, after in pairwise(turns)) <= 50
+    assert not transport.is_paused
     connection.pause_writing()
-    await asyncio.sleep(0)
-    assert (len(transport.answers), transport.is_paused) == (150, True)
-    runtime.call_apart(connection.resume_writing)
-    assert len(transport.answers) == 200
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert (len(transport.answers), transport.is_paused) == (200, True)
+    connection.resume_writing()
     connection.data_received((2**31).to_bytes(4, "big"))  # too large: the connection ends after the answers
     assert not transport.is_closed
-    await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
     assert transport.is_closed
     assert [answer["reqId"] for answer in transport.answers if "reqId" in answer] == list(range(210))
     connection.connection_lost(None)
