@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -279,16 +279,17 @@ _ENDED_KEPT: Final = 10_000
 """Reported jobs that are remembered."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
-    """A fetched job.
+    """A fetched job, which a client may report or renew.
 
     Attributes:
-        connection: The session that fetched it.
-        queue: Name of its queue in this package.
+        id: Its id on the wire.
+        queue: Name of its queue, or partition.
         facts: What identifies its lease.
         token: Token of its lease.
-        lock_ms: Duration of its lock.
+        lock_ms: Duration of its lock if this process knows it, else the default.
+        connection: The session that fetched it.
         expires_at: When the lock expires unless it is renewed, epoch ms of the server's clock.
         is_owned: Whether the client has the token, because it named an owner.
         is_kept: Whether the job stays locked if the connection is lost.
@@ -296,16 +297,22 @@ class Held:
         forget_at: When this process forgets it, monotonic seconds.
     """
 
-    connection: object
+    id: str
     queue: str
     facts: LeaseFacts
     token: str
     lock_ms: int
-    expires_at: int
-    is_owned: bool
-    is_kept: bool
-    fresh_until: float
-    forget_at: float
+    connection: object = None
+    expires_at: int = 0
+    is_owned: bool = True
+    is_kept: bool = True
+    fresh_until: float = 0.0
+    forget_at: float = 0.0
+
+    @property
+    def is_timed_out(self) -> bool:
+        """Whether the timeout of the job has passed."""
+        return 0 < self.facts.limit <= time.time() * 1_000
 
     def is_of(self, token: str | None) -> bool:
         """Return whether a client may report the job with this token.
@@ -340,7 +347,7 @@ class HeldJobs:
             lock_s = job.lock_ms / 1_000
             jobs.pop(job_id, None)
             jobs[job_id] = Held(
-                connection, job.queue_name, job.facts, token, job.lock_ms, job.expires_at, is_owned, is_kept,
+                job_id, job.queue_name, job.facts, token, job.lock_ms, connection, job.expires_at, is_owned, is_kept,
                 now + min(FRESH_S, lock_s * _FRESH_PART), now + lock_s + _MARGIN_S,
             )  # fmt: skip
 
@@ -381,18 +388,12 @@ class HeldJobs:
 
     def ended(self, job_id: str, token: str) -> None:
         """Forget a job that was reported."""
-        self.all_ended((job_id,), (token,))
-
-    def all_ended(self, job_ids: Sequence[str], tokens: Sequence[str]) -> None:
-        """Forget jobs that were reported."""
-        jobs, ended = self._jobs, self._ended
-        for job_id, token in zip(job_ids, tokens, strict=True):
-            ended[job_id] = token
-            held = jobs.get(job_id)
-            if held is not None and held.token == token:
-                del jobs[job_id]
-        for _ in range(len(ended) - _ENDED_KEPT):
-            ended.popitem(last=False)
+        self._ended[job_id] = token
+        held = self._jobs.get(job_id)
+        if held is not None and held.token == token:
+            del self._jobs[job_id]
+        if len(self._ended) > _ENDED_KEPT:
+            self._ended.popitem(last=False)
 
     def take(self, connection: object) -> list[Held]:
         """Forget the jobs of a lost connection that are to be released, and return them; others may be reported."""

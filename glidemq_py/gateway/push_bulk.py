@@ -213,19 +213,20 @@ class Bulk:
         self._clear()
         link, made = queue._link or await queue._first_connected(), self._made
         routes = None if queue._partitions is None else Routes(queue)
+        is_lone = len(given) == 1  # it has no position in errors
         for number, each in enumerate(given):
             if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                 await asyncio.sleep(0)  # other connections are served meanwhile
-            usual = usual_row(queue, link, ids, each, self._where(number)) if is_map(each) else None
-            i = len(made)
+            where = "data" if is_lone else f"jobs[{number}].data"
+            usual = usual_row(queue, link, ids, each, where) if each.__class__ is dict else None
             if usual is not None:
                 made.append(usual)
             elif not await self._check_unusual(link, number, each):
                 continue
             if self._places:
-                self._places[number] = i
+                self._places[number] = len(made) - 1
             if routes is not None:
-                routes.put(i, self._keys.get(i))
+                routes.put(len(made) - 1, self._keys.get(len(made) - 1))
         self._parts: list[Part] = [(queue, range(len(made)))] if routes is None else routes.parts
         count = len(made)
         self._is_large = count > ROWS_AT_ONCE or (
@@ -241,10 +242,6 @@ class Bulk:
         else:
             self.way = Way.DURABLE if self._is_durable else Way.TOGETHER
             await self._place(*self._parts[0])
-
-    def _where(self, number: int) -> str:
-        """Return the name of the data of a job in errors; a lone job has no position."""
-        return "data" if len(self._given) == 1 else f"jobs[{number}].data"
 
     def _prefix(self, number: int) -> str:
         return "" if len(self._given) == 1 else f"jobs[{number}]: "

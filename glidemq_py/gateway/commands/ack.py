@@ -13,111 +13,69 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._core.record import JobState
 from glidemq_py._features.leases import LeaseFacts, decode_token
-from glidemq_py.errors import GlideMQValidationError, LeaseLostError
-from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS
+from glidemq_py.errors import GlideMQValidationError
+from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held
 from glidemq_py.gateway.job_objects import check_readers, stored_value
 from glidemq_py.gateway.listing import located
 from glidemq_py.gateway.session import Command, Session
 from glidemq_py.gateway.table import DONE, JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 
-__all__ = ["COMMANDS", "ClientError", "LeasedJob", "end_attempt", "leased_job"]
+__all__ = ["COMMANDS", "ClientError", "end_attempt", "end_early", "lease_of", "leased_job"]
 
 _ALL_COMPLETED: Final = {LeaseOutcome.COMPLETED}
+_LOST: Final = "Invalid or expired lock token for job {}"
+_NOT_FOUND: Final = "Job not found or not in processing state: {}"
 
 
-class LeasedJob:
-    """A job that a client reports or renews.
+async def lease_of(session: Session, job: Held) -> Lease[Any, Any]:
+    """Return the lease of a job."""
+    return Lease(await session.state.part(job.queue), job.facts, DEFAULTS)
 
-    Attributes:
-        id: Its id on the wire.
-        queue: Name of its queue, or partition.
-        facts: What identifies its lease.
-        token: Token of its lease.
-        lock_ms: Duration of its lock if this process knows it, else the default.
+
+async def end_early(session: Session, job: Held, row_of: Callable[..., working.Finished], *rest: Any) -> None:
+    """End the attempt of a job without counting it.
+
+    Args:
+        session: The session.
+        job: The job.
+        row_of: Makes the row of the report from the facts of the lease, and the rest.
+        *rest: The other arguments of ``row_of``.
+
+    Raises:
+        CommandError: If the lease is lost.
     """
-
-    __slots__ = ("_session", "facts", "id", "lock_ms", "queue", "token")
-
-    def __init__(self, session: Session, job_id: str, queue: str, facts: LeaseFacts, token: str, lock_ms: int) -> None:
-        self._session = session
-        self.id = job_id
-        self.queue = queue
-        self.facts = facts
-        self.token = token
-        self.lock_ms = lock_ms
-
-    async def opened(self) -> Queue[Any, Any]:
-        """Return its queue, or partition."""
-        return await self._session.state.part(self.queue)
-
-    async def lease(self) -> Lease[Any, Any]:
-        """Return its lease."""
-        return Lease(await self.opened(), self.facts, DEFAULTS)
-
-    @property
-    def is_timed_out(self) -> bool:
-        """Whether the timeout of the job has passed."""
-        return 0 < self.facts.limit <= time.time() * 1_000
-
-    async def delay(self, ms: int) -> None:
-        """End the attempt without counting it, and let the job wait.
-
-        Raises:
-            LeaseLostError: If the lease is lost.
-        """
-        await self._end(working.delayed(*self._attempt, ms))
-
-    async def wait_for_children(self) -> None:
-        """End the attempt without counting it, and let the job wait for its children.
-
-        Raises:
-            LeaseLostError: If the lease is lost.
-        """
-        await self._end(working.waiting_children(*self._attempt))
-
-    @property
-    def _attempt(self) -> tuple[str, str, int, int]:
-        facts = self.facts
-        return facts.id, facts.entry, facts.fence, facts.processed_on
-
-    async def _end(self, row: working.Finished) -> None:
-        report = Report(row, self.facts.limit, None)
-        found = await exchange(await self.opened(), [report])
-        if not found.outcomes[0].applied:
-            raise LeaseLostError(self.facts.id)
+    facts = job.facts
+    row = row_of(facts.id, facts.entry, facts.fence, facts.processed_on, *rest)
+    found = await exchange(await session.state.part(job.queue), [Report(row, facts.limit, None)])
+    if not found.outcomes[0].applied:
+        raise CommandError(_LOST.format(job.id))
+    session.state.held.ended(job.id, job.token)
 
 
-async def leased_job(session: Session, job_id: str, token: str | None) -> LeasedJob:
+async def leased_job(session: Session, job_id: str, token: str | None) -> Held:
     """Return the job that a command reports.
 
     Raises:
         CommandError: If there is no such job, or the token is missing or invalid.
     """
-    known, held = _known_job(session, job_id, token), session.state.held.find(job_id)
-    if known is not None:
-        return known
+    held = session.state.held.find(job_id)
+    if held is not None and held.is_of(token):
+        return held
     found = await session.state.ids.find(job_id)
     if found is None:
-        raise CommandError(f"Job not found or not in processing state: {job_id}")
+        raise CommandError(_NOT_FOUND.format(job_id))
     queue, own = await located(session, *found)
     if not token:
         if await _state(queue, own) is JobState.ACTIVE:
             raise CommandError(f"Lock token required for job {job_id}")
-        raise CommandError(f"Job not found or not in processing state: {job_id}")
+        raise CommandError(_NOT_FOUND.format(job_id))
     try:
         facts = decode_token(queue.options.prefix, queue.name, token)
     except GlideMQValidationError:
-        raise CommandError(f"Invalid or expired lock token for job {job_id}") from None
+        raise CommandError(_LOST.format(job_id)) from None
     if facts.id != own:
-        raise CommandError(f"Invalid or expired lock token for job {job_id}")
-    return LeasedJob(session, job_id, queue.name, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
-
-
-def _known_job(session: Session, job_id: str, token: str | None) -> LeasedJob | None:
-    held = session.state.held.find(job_id)
-    if held is None or not held.is_of(token):
-        return None
-    return LeasedJob(session, job_id, held.queue, held.facts, held.token, held.lock_ms)
+        raise CommandError(_LOST.format(job_id))
+    return Held(job_id, queue.name, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
 
 
 async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
@@ -125,18 +83,18 @@ async def _state(queue: Queue[Any, Any], job_id: str) -> JobState | None:
     return None if job is None else job.state
 
 
-async def _why_lost(job: LeasedJob) -> str:
-    if await _state(await job.opened(), job.facts.id) is JobState.ACTIVE:
-        return f"Invalid or expired lock token for job {job.id}"
-    return f"Job not found or not in processing state: {job.id}"
+async def _why_lost(session: Session, job: Held) -> str:
+    if await _state(await session.state.part(job.queue), job.facts.id) is JobState.ACTIVE:
+        return _LOST.format(job.id)
+    return _NOT_FOUND.format(job.id)
 
 
-async def _answer_of(lost: Sequence[LeasedJob]) -> Answer:
+async def _answer_of(session: Session, lost: Sequence[Held]) -> Answer:
     if not lost:
         return DONE
     if lost[0].is_timed_out:
         return {"data": {"applied": False, "reason": "already-finalized"}}
-    raise CommandError(await _why_lost(lost[0]))
+    raise CommandError(await _why_lost(session, lost[0]))
 
 
 _Completion = tuple[str, str | None, Any, Any]
@@ -145,12 +103,12 @@ _Completion = tuple[str, str | None, Any, Any]
 
 async def _ack(session: Session, given: Given) -> Answer:
     completion = given["id"], given["token"], given["result"], given["removeOnComplete"]
-    return await _answer_of((await _complete(session, (completion,), lambda _: "result"))[1])
+    return await _answer_of(session, (await _complete(session, (completion,), lambda _: "result"))[1])
 
 
 async def _complete(
     session: Session, completions: Sequence[_Completion], name_of: Callable[[int], str]
-) -> tuple[list[LeasedJob], list[LeasedJob]]:  # fmt: skip
+) -> tuple[list[Held], list[Held]]:  # fmt: skip
     """Complete jobs.
 
     Args:
@@ -161,28 +119,30 @@ async def _complete(
     Returns:
         The jobs, and those whose leases are lost.
     """
-    held, jobs = session.state.held, list[LeasedJob]()
-    named: dict[tuple[str, str], LeasedJob] = {}
-    pairs: dict[str, list[tuple[LeasedJob, Any]]] = {}
+    held, jobs = session.state.held, list[Held]()
+    reported = set[tuple[str, str]]()
+    pairs: dict[str, list[tuple[Held, LeaseFacts, Any]]] = {}
     for job_id, token, result, remove in completions:
-        job = _known_job(session, job_id, token) or await leased_job(session, job_id, token)
-        first = named.setdefault((job_id, job.token), job)
-        jobs.append(first)
-        if first is not job:
+        job = held.find(job_id)
+        if job is None or not job.is_of(token):
+            job = await leased_job(session, job_id, token)
+        jobs.append(job)
+        if (job_id, job.token) in reported:
             continue
-        if remove is True:
-            job.facts = job.facts._replace(keep=1)
+        reported.add((job_id, job.token))
         value = stored_value(result)
         if value.__class__ is PackedValue:
-            await check_readers(name_of(len(jobs) - 1), value, await job.opened())
-        pairs.setdefault(job.queue, []).append((job, value))
-    lost: list[LeasedJob] = []
+            await check_readers(name_of(len(jobs) - 1), value, await session.state.part(job.queue))
+        facts = job.facts._replace(keep=1) if remove is True else job.facts
+        pairs.setdefault(job.queue, []).append((job, facts, value))
+    lost: list[Held] = []
     for queue, of_queue in pairs.items():
         hub = await session.state.hub(queue)
-        outcomes = await hub.complete([(job.facts, result) for job, result in of_queue])
-        held.all_ended([job.id for job, _ in of_queue], [job.token for job, _ in of_queue])
+        outcomes = await hub.complete([(facts, result) for _, facts, result in of_queue])
+        for job, _, _ in of_queue:
+            held.ended(job.id, job.token)
         if set(outcomes) != _ALL_COMPLETED:
-            lost += [job for (job, _), outcome in zip(of_queue, outcomes, strict=True) if not outcome.applied]
+            lost += [job for (job, _, _), outcome in zip(of_queue, outcomes, strict=True) if not outcome.applied]
     return jobs, lost
 
 
@@ -201,7 +161,7 @@ async def _ack_many(session: Session, given: Given) -> Answer:
     ignored = [job for job in lost if job.is_timed_out]
     for job in lost:
         if job not in ignored:
-            raise CommandError(await _why_lost(job))
+            raise CommandError(await _why_lost(session, job))
     if not ignored:
         return DONE
     indices = [number for number, job in enumerate(jobs) if job in ignored]
@@ -240,9 +200,9 @@ async def end_attempt(
     """
     job = await leased_job(session, given["id"], given["token"])
     hub = await session.state.hub(job.queue)
-    outcome = await hub.fail(await job.lease(), error, retry=retry, remove=remove)
+    outcome = await hub.fail(await lease_of(session, job), error, retry=retry, remove=remove)
     session.state.held.ended(job.id, job.token)
-    return await _answer_of(() if outcome.applied else (job,))
+    return await _answer_of(session, () if outcome.applied else (job,))
 
 
 _DURATION: Final = Field("duration", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS)
@@ -253,10 +213,10 @@ _Renewal = tuple[str, str | None, int | None]
 
 async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     """Extend the locks of jobs; return how many were extended."""
-    held, count = session.state.held, 0
-    calls: dict[tuple[str, int], list[LeasedJob]] = {}
+    held, count, now = session.state.held, 0, time.monotonic()
+    calls: dict[tuple[str, int], list[Held]] = {}
     for job_id, given, duration in renewals:
-        fresh = held.fresh(job_id, given, duration, time.monotonic())
+        fresh = held.fresh(job_id, given, duration, now)
         if fresh is not None:
             fresh.is_kept = True
             count += 1
@@ -270,7 +230,7 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
             continue
         calls.setdefault((job.queue, duration or job.lock_ms), []).append(job)
     for (queue, ms), jobs in calls.items():
-        leases = [await job.lease() for job in jobs]
+        leases = [await lease_of(session, job) for job in jobs]
         outcomes = await (await session.state.part(queue)).leases.extend(leases, ms)
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.applied:

@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from glidemq_py._core.calls import working
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.record import JobState
 from glidemq_py._features.priorities import change_job_rank
-from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, LeaseLostError, WaitTimeoutError
-from glidemq_py.gateway.commands.ack import ClientError, LeasedJob, end_attempt, leased_job
+from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitTimeoutError
+from glidemq_py.gateway.commands.ack import ClientError, end_attempt, end_early, leased_job
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import (
     UNSTARTED,
@@ -100,16 +101,6 @@ async def _job_of(session: Session, given: Given) -> Job[Any, Any]:
     return job
 
 
-@contextlib.contextmanager
-def _ending(session: Session, leased: LeasedJob) -> Generator[None]:
-    """Note that the block has ended the attempt of a job."""
-    try:
-        yield
-    except LeaseLostError:
-        raise CommandError(f"Invalid or expired lock token for job {leased.id}") from None
-    session.state.held.ended(leased.id, leased.token)
-
-
 async def _cancel(session: Session, given: Given) -> Answer:
     with _refused("Job not found or cannot be cancelled"):
         if not await (await _job_of(session, given)).remove(states=UNSTARTED):
@@ -152,8 +143,7 @@ async def _to_wait(session: Session, given: Given) -> Answer:
     try:
         if state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
-            with _ending(session, leased):
-                await (await leased.lease()).release()
+            await end_early(session, leased, working.released)
         elif state is JobState.DELAYED:
             await job.promote()
         elif state is JobState.FAILED:
@@ -201,8 +191,7 @@ async def _to_delayed(session: Session, given: Given) -> Answer:
     try:
         if job.state is JobState.ACTIVE:
             leased = await leased_job(session, given["id"], given["token"])
-            with _ending(session, leased):
-                await leased.delay(delay)
+            await end_early(session, leased, working.delayed, delay)
         elif job.state in (JobState.WAITING, JobState.PRIORITIZED, JobState.DELAYED):
             await job.change_delay(delay)
         else:
@@ -219,8 +208,7 @@ async def _to_waiting_children(session: Session, given: Given) -> Answer:
     leased = await leased_job(session, given["id"], given["token"])
     if not await job.get_open_children():
         return {"data": {"moved": False}}
-    with _ending(session, leased):
-        await leased.wait_for_children()
+    await end_early(session, leased, working.waiting_children)
     return {"data": {"moved": True}}
 
 
