@@ -335,9 +335,9 @@ class HeldJobs:
 
     def add(
         self, fetched: Iterable[tuple[str, Fetched, str]], connection: object, *, is_owned: bool, is_kept: bool
-    ) -> None:  # fmt: skip
+    ) -> list[Held]:  # fmt: skip
         """Remember jobs, given their ids, themselves and their tokens."""
-        now, jobs = time.monotonic(), self._jobs
+        now, jobs, added = time.monotonic(), self._jobs, list[Held]()
         while jobs:
             oldest = next(iter(jobs))
             if jobs[oldest].forget_at > now:
@@ -346,10 +346,12 @@ class HeldJobs:
         for job_id, job, token in fetched:
             lock_s = job.lock_ms / 1_000
             jobs.pop(job_id, None)
-            jobs[job_id] = Held(
+            held = jobs[job_id] = Held(
                 job_id, job.queue_name, job.facts, token, job.lock_ms, connection, job.expires_at, is_owned, is_kept,
                 now + min(FRESH_S, lock_s * _FRESH_PART), now + lock_s + _MARGIN_S,
             )  # fmt: skip
+            added.append(held)
+        return added
 
     def find(self, job_id: str) -> Held | None:
         """Return the job with this id, or None."""
@@ -386,14 +388,17 @@ class HeldJobs:
         """
         return token is not None and self._ended.get(job_id) == token
 
-    def ended(self, job_id: str, token: str) -> None:
-        """Forget a job that was reported."""
-        self._ended[job_id] = token
-        held = self._jobs.get(job_id)
-        if held is not None and held.token == token:
-            del self._jobs[job_id]
-        if len(self._ended) > _ENDED_KEPT:
-            self._ended.popitem(last=False)
+    def ended(self, reported: Iterable[Held]) -> None:
+        """Forget jobs that were reported."""
+        jobs, ended = self._jobs, self._ended
+        for job in reported:
+            job_id, token = job.id, job.token
+            ended[job_id] = token
+            held = jobs.get(job_id)
+            if held is not None and held.token == token:
+                del jobs[job_id]
+        for _ in range(len(ended) - _ENDED_KEPT):
+            ended.popitem(last=False)
 
     def take(self, connection: object) -> list[Held]:
         """Forget the jobs of a lost connection that are to be released, and return them; others may be reported."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ async def end_early(session: Session, job: Held, row_of: Callable[..., working.F
     found = await exchange(await session.state.part(job.queue), [Report(row, facts.limit, None)])
     if not found.outcomes[0].applied:
         raise CommandError(_LOST.format(job.id))
-    session.state.held.ended(job.id, job.token)
+    session.state.held.ended((job,))
 
 
 async def leased_job(session: Session, job_id: str, token: str | None) -> Held:
@@ -121,7 +122,7 @@ async def _complete(
     """
     held, jobs = session.state.held, list[Held]()
     reported = set[tuple[str, str]]()
-    pairs: dict[str, list[tuple[Held, LeaseFacts, Any]]] = {}
+    of_queues: defaultdict[str, tuple[list[Held], list[tuple[LeaseFacts, Any]]]] = defaultdict(lambda: ([], []))
     for job_id, token, result, remove in completions:
         job = held.find(job_id)
         if job is None or not job.is_of(token):
@@ -133,16 +134,16 @@ async def _complete(
         value = stored_value(result)
         if value.__class__ is PackedValue:
             await check_readers(name_of(len(jobs) - 1), value, await session.state.part(job.queue))
-        facts = job.facts._replace(keep=1) if remove is True else job.facts
-        pairs.setdefault(job.queue, []).append((job, facts, value))
+        of_queue, results = of_queues[job.queue]
+        of_queue.append(job)
+        results.append((job.facts._replace(keep=1) if remove is True else job.facts, value))
     lost: list[Held] = []
-    for queue, of_queue in pairs.items():
+    for queue, (of_queue, results) in of_queues.items():
         hub = await session.state.hub(queue)
-        outcomes = await hub.complete([(facts, result) for _, facts, result in of_queue])
-        for job, _, _ in of_queue:
-            held.ended(job.id, job.token)
+        outcomes = await hub.complete(results)
+        held.ended(of_queue)
         if set(outcomes) != _ALL_COMPLETED:
-            lost += [job for (job, _, _), outcome in zip(of_queue, outcomes, strict=True) if not outcome.applied]
+            lost += [job for job, outcome in zip(of_queue, outcomes, strict=True) if not outcome.applied]
     return jobs, lost
 
 
@@ -201,7 +202,7 @@ async def end_attempt(
     job = await leased_job(session, given["id"], given["token"])
     hub = await session.state.hub(job.queue)
     outcome = await hub.fail(await lease_of(session, job), error, retry=retry, remove=remove)
-    session.state.held.ended(job.id, job.token)
+    session.state.held.ended((job,))
     return await _answer_of(session, () if outcome.applied else (job,))
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.errors import JobDataError
-from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Fetched
+from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Fetched, Held
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.push_rows import set_group_defaults
 from glidemq_py.gateway.session import Command, Session
@@ -69,27 +69,27 @@ async def _hand_over(
             session.state.release(each.queue_name, (each,))
         raise
     # First all are remembered: if the connection is lost now, all are released.
-    session.state.held.add(known, session, is_owned=given["owner"] is not None, is_kept=given["detach"])
+    held = session.state.held.add(known, session, is_owned=given["owner"] is not None, is_kept=given["detach"])
     is_large, packs = size > LARGE_CHARS, session.parts is VALUE_PARTS
     jobs: list[Any] = [] if is_large or not packs else PackedList()
     tokens: list[str] = []
-    failed: list[tuple[str, Fetched, str, JobDataError]] = []
+    failed: list[tuple[Held, Fetched, JobDataError]] = []
     async with Slices(session.parts) if is_large else _AT_ONCE as slices:
-        for job_id, job, token in known:
+        for mine, job in zip(held, fetched, strict=True):
             try:
                 if slices is not None:
-                    found: Any = await slices.encoded(job.object(job_id), job_id)
+                    found: Any = await slices.encoded(job.object(mine.id), mine.id)
                 else:
-                    found = job.packed(job_id) if packs else job.object(job_id)
+                    found = job.packed(mine.id) if packs else job.object(mine.id)
             except JobDataError as error:
-                failed.append((job_id, job, token, error))
+                failed.append((mine, job, error))
                 continue
             except (RecursionError, ValueError):  # data of another program
                 raise CommandError(too_deep(session.parts)) from None
             jobs.append(found)
-            tokens.append(token)
-    for job_id, job, token, failure in failed:
-        session.state.held.ended(job_id, token)
+            tokens.append(mine.token)
+    for mine, job, failure in failed:
+        session.state.held.ended((mine,))
         await job.lease.fail(failure, retry=False)  # as a worker does it
     return jobs, tokens, LargeAnswer if is_large or packs else dict
 
