@@ -23,7 +23,6 @@ __all__ = [
     "Histogram",
     "ProcessMemory",
     "SharedRead",
-    "Totals",
     "memory_mb",
     "process_memory",
 ]
@@ -174,6 +173,10 @@ _PAUSE_PART: Final = 4.0
 _SHORT_S: Final = 0.005
 """A shorter read needs no pause."""
 _MOST_PAUSE_S: Final = 2.0
+KEPT_S: Final = 10.0
+"""How old the numbers of a health check may be before they are read again."""
+_WAIT_S: Final = 1.0
+"""How long a check waits for new numbers before it is answered with the last ones."""
 
 
 class SharedRead(Generic[T]):
@@ -189,14 +192,30 @@ class SharedRead(Generic[T]):
         """The read that has not begun."""
         self._last: asyncio.Task[T] | None = None
         self._free_at = 0.0
+        self._found: T | None = None
+        self._read_at: float | None = None
+        """When the last read has ended."""
 
     async def get(self) -> T:
         """Return the result of a read that begins after this call. Raises the errors of the read."""
+        return await asyncio.shield(self._begin())
+
+    async def latest(self) -> T | None:
+        """Return the last result; a new one if it is older than `KEPT_S` and the new one is there soon."""
+        reading = self._last
+        is_old = self._read_at is None or time.monotonic() - self._read_at >= KEPT_S
+        if is_old and (reading is None or reading.done()):
+            reading = self._begin()
+        if reading is not None:
+            await asyncio.wait((reading,), timeout=_WAIT_S)
+        return self._found
+
+    def _begin(self) -> asyncio.Task[T]:
         task = self._waiting
         if task is None:
             task = self._waiting = self._last = asyncio.create_task(self._run(self._last), name="gateway-shared-read")
             task.add_done_callback(_ignore_result)
-        return await asyncio.shield(task)
+        return task
 
     async def close(self) -> None:
         """Stop reading. Idempotent."""
@@ -213,9 +232,10 @@ class SharedRead(Generic[T]):
         self._waiting = None
         began = time.monotonic()
         try:
-            return await self._read()
+            self._found = found = await self._read()
+            return found
         finally:
-            now = time.monotonic()
+            self._read_at = now = time.monotonic()
             took = now - began
             self._free_at = now + min(_MOST_PAUSE_S, _PAUSE_PART * took) if took >= _SHORT_S else now
 
@@ -224,45 +244,3 @@ def _ignore_result(task: asyncio.Task[T]) -> None:
     """Retrieve the error of a read whose callers have left."""
     if not task.cancelled():
         task.exception()
-
-
-KEPT_S: Final = 10.0
-"""How old the numbers may be before they are counted again."""
-_WAIT_S: Final = 1.0
-"""How long a check waits for new numbers before it is answered with the last ones."""
-
-
-class Totals:
-    """Counts at most once per `KEPT_S`, and one count at a time.
-
-    Args:
-        count: Counts the jobs of all queues, and returns {} if that failed.
-    """
-
-    def __init__(self, count: Callable[[], Awaitable[Mapping[str, int]]]) -> None:
-        self._count = count
-        self._found: Mapping[str, int] = {}
-        self._counted_at: float | None = None
-        self._counting: asyncio.Task[None] | None = None
-
-    async def get(self) -> Mapping[str, int]:
-        """Return the latest numbers; {} if none are known yet."""
-        if self._counting is None and (self._counted_at is None or time.monotonic() - self._counted_at >= KEPT_S):
-            self._counting = asyncio.create_task(self._run(), name="gateway-totals")
-        if self._counting is not None:
-            await asyncio.wait((self._counting,), timeout=_WAIT_S)
-        return self._found
-
-    async def close(self) -> None:
-        """Stop counting. Idempotent."""
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.wait((self._counting,))
-
-    async def _run(self) -> None:
-        try:
-            found = await self._count()
-            if found:
-                self._found = found
-        finally:
-            self._counted_at, self._counting = time.monotonic(), None

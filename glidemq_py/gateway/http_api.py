@@ -20,8 +20,8 @@ from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.addresses import Address, AddressLimits, client_address
 from glidemq_py.gateway.commands import execute
-from glidemq_py.gateway.commands.monitoring import compact, dashboard, dashboard_queues, heap_stats, stats
-from glidemq_py.gateway.figures import Totals, memory_mb
+from glidemq_py.gateway.commands.monitoring import compact, dashboard, dashboard_queues, heap_stats, stats, summed
+from glidemq_py.gateway.figures import memory_mb
 from glidemq_py.gateway.http_routes import (
     EVENTS,
     SOCKET,
@@ -96,7 +96,6 @@ class HttpApi:
         self._limits: AddressLimits | None = None
         if options.rate_limit is not None:
             self._limits = AddressLimits(options.rate_limit, options.rate_limit_window / 1_000)
-        self._totals = Totals(self._count)
         self._own: Mapping[str, Callable[[HttpSession, Send, Headers], Awaitable[None]]] = {
             "/health": self._health, "/ready": self._ready, "/prometheus": self._prometheus,
             "/queues/summary": self._summary, **dict.fromkeys(_LIVE, self._alive),
@@ -114,10 +113,6 @@ class HttpApi:
             stream.end()
         for web_socket in self._sockets:
             web_socket.end()
-
-    async def close(self) -> None:
-        """End what no request waits for."""
-        await self._totals.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or one WebSocket."""
@@ -299,19 +294,19 @@ class HttpApi:
         return True
 
     async def _health(self, request: HttpSession, send: Send, headers: Headers) -> None:
-        is_healthy, totals = await self._is_ready(), await self._totals.get()
+        is_healthy = await self._is_ready()
+        sums = summed(await self._state.reads(read_counts).latest() or {})
         content: Answer = {
             "ok": is_healthy, "status": "healthy" if is_healthy else "degraded",
             "uptime": self._state.figures.uptime_ms // 1_000, "version": self._state.version,
-            "queues": {name: totals.get(name, 0) for name in ("waiting", "active", "delayed", "completed", "dlq")},
+            "queues": {
+                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
+                "completed": sums["completed"], "dlq": sums["failed"],
+            },
             "connections": {"tcp": self._state.connections, "ws": len(self._sockets), "sse": len(self._streams)},
             "memory": memory_mb(),
         }  # fmt: skip
         await self._answer(send, headers, 200 if is_healthy else 503, content)
-
-    async def _count(self) -> Mapping[str, int]:
-        stats: Mapping[str, int] = (await execute(HttpSession(self._state), "Stats", {})).get("stats", {})
-        return stats
 
     async def _prometheus(self, request: HttpSession, send: Send, headers: Headers) -> None:
         answer = await execute(request, "Prometheus", {})
@@ -469,7 +464,7 @@ class GatewayHttpServer:
     def __init__(self, state: GatewayState, options: GatewayOptions, context: ssl.SSLContext | None) -> None:
         assert options.http_port is not None, "opened with a port only"
         hosts = ("*",) if options.allow_anonymous else tuple(accepted_hosts(options.host, None))
-        api = self._api = HttpApi(
+        api = HttpApi(
             state, hosts=hosts or LOOPBACK_HOSTS, cors_origins=options.cors_origins, metrics_auth=options.metrics_auth
         )
         config = server_config(
@@ -495,6 +490,5 @@ class GatewayHttpServer:
         self._server.should_exit = True
         try:
             await self._serving
-            await self._api.close()
         finally:
             self._socket.close()

@@ -10,7 +10,7 @@ import contextlib
 import enum
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._web.clients import address_of
@@ -19,7 +19,7 @@ from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, Field, Given, check_all, check_field
 
-__all__ = ["Command", "Handler", "Place", "PushOrder", "Session", "Way", "check_fields"]
+__all__ = ["Command", "Handler", "PushOrder", "Session", "Way", "check_fields"]
 
 
 class Way(enum.Enum):
@@ -30,67 +30,36 @@ class Way(enum.Enum):
     ALONE = "in calls of its own"
 
 
-class _Passing:
-    __slots__ = ("count", "is_empty", "way")
-
-    def __init__(self, way: Way) -> None:
-        self.way = way
-        self.count = 0
-        self.is_empty: asyncio.Future[None] | None = None
-
-
-class Place:
-    """The place of a job among those of its connection; as a context manager, it is left at the end of the block."""
-
-    __slots__ = ("_order", "_queue")
-
-    def __init__(self, order: PushOrder, queue: str) -> None:
-        self._order: PushOrder | None = order
-        self._queue = queue
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.leave()
-
-    def leave(self) -> None:
-        """Let later jobs follow: this one was added, or will not be. Idempotent."""
-        order, self._order = self._order, None
-        if order is not None:
-            order._leave(self._queue)
-
-
 class PushOrder:
-    """Lets a job wait for earlier ones of its queue that take another way.
+    """The jobs that have got their places among those of a connection, and are not added yet.
 
-    Use it within a lock: `enter` for one job at a time.
+    Those of one queue take the same way. Use it within a lock: `enter` for one command at a time.
     """
 
-    __slots__ = ("_queues",)
-
     def __init__(self) -> None:
-        self._queues: dict[str, _Passing] = {}
+        self._passing: dict[str, tuple[Way, set[asyncio.Future[None]]]] = {}
 
-    async def enter(self, queue: str, way: Way) -> Place:
-        """Wait until a job can be sent."""
-        found = self._queues.get(queue)
-        if found is not None and (found.way is not way or way is Way.ALONE):
-            found.is_empty = asyncio.get_running_loop().create_future()
-            await found.is_empty
-            found = None
-        if found is None:
-            found = self._queues[queue] = _Passing(way)
-        found.count += 1
-        return Place(self, queue)
+    async def enter(self, queue: str, way: Way) -> Callable[[], None]:
+        """Wait for the earlier jobs of a queue that take another way.
 
-    def _leave(self, queue: str) -> None:
-        found = self._queues[queue]
-        found.count -= 1
-        if not found.count:
-            del self._queues[queue]
-            if found.is_empty is not None and not found.is_empty.done():
-                found.is_empty.set_result(None)
+        Returns:
+            Lets later jobs follow: call it when the jobs were added, or will not be. Idempotent.
+        """
+        before, passing = self._passing.get(queue, (way, None))
+        if passing and (before is not way or way is Way.ALONE):
+            await asyncio.wait(passing)
+        _, passing = self._passing.setdefault(queue, (way, set()))
+        place = asyncio.get_running_loop().create_future()
+        passing.add(place)
+
+        def leave() -> None:
+            if not place.done():
+                place.set_result(None)
+                passing.discard(place)
+                if not passing:
+                    del self._passing[queue]
+
+        return leave
 
 
 T = TypeVar("T")

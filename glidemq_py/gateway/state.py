@@ -136,11 +136,14 @@ class GatewayState:
 
     async def shared(self, read: Callable[[Self], Awaitable[T]]) -> T:
         """Return the result of a read of all queues that begins after this call; see `SharedRead`."""
+        return await self.reads(read).get()
+
+    def reads(self, read: Callable[[Self], Awaitable[T]]) -> SharedRead[T]:
+        """Return the reads of one kind, which concurrent callers share."""
         found = self._reads.get(read)
         if found is None:
             found = self._reads[read] = SharedRead(partial(read, self))
-        result: T = await found.get()
-        return result
+        return found
 
     @property
     def connections(self) -> int:

@@ -72,20 +72,22 @@ async def _add(session: Session, name: str, jobs: Sequence[Any]) -> list[str]:
     try:
         queue = await state.queue(name)
         if [each for each in jobs if each.__class__ is dict and each.get("repeat")]:
-            with await order.enter(name, Way.ALONE):
-                # A client that leaves must not stop it halfway.
-                return await state.finished(_add_repeated(session, queue, jobs))
+            (await order.enter(name, Way.ALONE))()
+            # A client that leaves must not stop it halfway.
+            return await state.finished(_add_repeated(session, queue, jobs))
         state.maintain(queue)
         bulk = Bulk(state, queue, jobs)
         await bulk.check()
-        place = await order.enter(name, bulk.way)
+        leave = await order.enter(name, bulk.way)
         if bulk.way is Way.ALONE:
-            with place:
-                return await bulk.add()
+            leave()  # no other command can enter meanwhile
+            return await bulk.add()
     finally:
         session.pushing.release()
-    with place:
-        return await bulk.add(place.leave)
+    try:
+        return await bulk.add(leave)
+    finally:
+        leave()
 
 
 async def _add_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:

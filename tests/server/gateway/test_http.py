@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.figures import Totals
+from glidemq_py.gateway.figures import SharedRead
 
 TOKEN = "a-long-token"
 ORIGIN = "https://pages.example"
@@ -143,9 +143,9 @@ async def test_health_checks_share_one_count():
         await asyncio.sleep(0)
         return {"waiting": 7}
 
-    totals = Totals(count)
-    assert await asyncio.gather(*(totals.get() for _ in range(20))) == [{"waiting": 7}] * 20
-    assert await totals.get() == {"waiting": 7}
+    totals = SharedRead(count)
+    assert await asyncio.gather(*(totals.latest() for _ in range(20))) == [{"waiting": 7}] * 20
+    assert await totals.latest() == {"waiting": 7}
     assert counts == 1
     await totals.close()
 

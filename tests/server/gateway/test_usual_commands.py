@@ -168,7 +168,7 @@ async def test_faults_of_a_command_are_answered(wire: Wire, used: str, monkeypat
         raise KeyError("a fault")
 
     with monkeypatch.context() as patch:
-        patch.setattr(JobIds, "known_on_wire", fail)
+        patch.setattr(JobIds, "known_number", fail)
         assert await failure(wire, "PULL", queue=used, owner="w") == "Internal error"
     pulled = await good(wire, "PULL", queue=used, owner="w", timeout=20_000)
     with monkeypatch.context() as patch:
