@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 from glidemq_py._api.job_queue import Queue
@@ -121,17 +122,18 @@ async def _complete(
         The jobs, and those whose leases are lost.
     """
     held, jobs = session.state.held, list[Held]()
-    reported = set[tuple[str, str]]()
+    reported, is_repeated = set[tuple[str, str]](), len({each[0] for each in completions}) < len(completions)
     of_queues: defaultdict[str, tuple[list[Held], list[tuple[LeaseFacts, Any]]]] = defaultdict(lambda: ([], []))
     for job_id, token, result, remove in completions:
         job = held.find(job_id)
-        if job is None or not job.is_of(token):
+        if job is None or (token != job.token and not job.is_of(token)):
             job = await leased_job(session, job_id, token)
         jobs.append(job)
-        if (job_id, job.token) in reported:
-            continue
-        reported.add((job_id, job.token))
-        value = stored_value(result)
+        if is_repeated:
+            if (job_id, job.token) in reported:
+                continue
+            reported.add((job_id, job.token))
+        value = None if result is None else stored_value(result)
         if value.__class__ is PackedValue:
             await check_readers(name_of(len(jobs) - 1), value, await session.state.part(job.queue))
         of_queue, results = of_queues[job.queue]
@@ -212,7 +214,7 @@ _Renewal = tuple[str, str | None, int | None]
 """Id of a job on the wire, token or None, and duration of the lock or None."""
 
 
-async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
+async def _renew(session: Session, renewals: Iterable[_Renewal]) -> int:
     """Extend the locks of jobs; return how many were extended."""
     held, count, now = session.state.held, 0, time.monotonic()
     calls: dict[tuple[str, int], list[Held]] = {}
@@ -241,15 +243,6 @@ async def _renew(session: Session, renewals: Sequence[_Renewal]) -> int:
     return count
 
 
-def _renewals(given: Given) -> list[_Renewal]:
-    ids, tokens = given["ids"], given["tokens"]
-    if tokens is not None and len(tokens) != len(ids):
-        raise CommandError("tokens must have as many items as ids")
-    nothing: list[Any] = [None] * len(ids)
-    pairs = zip(ids, tokens or nothing, strict=True)
-    return [(job_id, token if isinstance(token, str) else None, None) for job_id, token in pairs]
-
-
 async def _heartbeat(session: Session, given: Given) -> Answer:
     if not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Job not found or not active (or invalid token)")
@@ -257,7 +250,11 @@ async def _heartbeat(session: Session, given: Given) -> Answer:
 
 
 async def _heartbeats(session: Session, given: Given) -> Answer:
-    return {"data": {"ok": True, "count": await _renew(session, _renewals(given))}}
+    ids, tokens = given["ids"], given["tokens"]
+    if tokens is not None and len(tokens) != len(ids):
+        raise CommandError("tokens must have as many items as ids")
+    texts = [each if isinstance(each, str) else None for each in tokens] if tokens else repeat(None)
+    return {"data": {"ok": True, "count": await _renew(session, zip(ids, texts, repeat(None), strict=False))}}
 
 
 async def _extend(session: Session, given: Given) -> Answer:
