@@ -13,7 +13,7 @@ import random
 import re
 import time
 import zlib
-from collections.abc import AsyncIterator, Hashable, Iterable
+from collections.abc import AsyncIterator, Hashable
 from typing import Any, Final, cast
 
 from glidemq_py._client.loop_transport import LoopTransport
@@ -181,8 +181,8 @@ async def find_queues(transport: Transport, prefix: str, *, scan: bool = False) 
     """
     names: set[str] = set()
     for key in shard_keys(prefix):
-        async for page in _members(transport, key):
-            names.update(page)
+        async for listed in scan_members(transport, key):
+            names.update(listed)
     if scan:
         async for page in _scanned(transport, prefix):
             for name in page - names:
@@ -199,11 +199,15 @@ def _is_name(text: str) -> bool:
     return True
 
 
-async def _members(transport: Transport, key: str) -> AsyncIterator[Iterable[str]]:
-    cursor = "0"
+async def scan_members(transport: Transport, key: str, errors: str = "replace") -> AsyncIterator[list[str]]:
+    """Yield the members of a set in sorted pages, each member once; ``errors``: those of `bytes.decode`."""
+    cursor, seen = "0", set[str]()
     while True:
         following, page = await transport.command("SSCAN", key, cursor, "COUNT", _PAGE)
-        yield [member.decode("utf-8", "replace") for member in cast("list[bytes]", page)]
+        new = {member.decode("utf-8", errors) for member in cast("list[bytes]", page)} - seen
+        seen |= new
+        if new:
+            yield sorted(new)
         cursor = following.decode()
         if cursor == "0":
             return

@@ -5,15 +5,16 @@ Large reads are split into short calls.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final, cast
+from typing import Final
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, parse_job_id, split_member, usage_registry_key, validate_queue_name
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
+from glidemq_py._features.queue_list import scan_members
 from glidemq_py._features.usage import (
     BUCKET_MS,
     USAGE_FIELDS,
@@ -44,9 +45,12 @@ _HOUR_MS: Final = 3_600_000
 _STORED: Final = tuple(f"usage:{name}" for name in USAGE_FIELDS)
 
 
+_EXACT: Final = "surrogateescape"
+
+
 def decode_name(value: bytes) -> str:
     """Decode a name or value that the server stores, which may be any bytes."""
-    return value.decode("utf-8", "surrogateescape")
+    return value.decode("utf-8", _EXACT)
 
 
 # -- flows ------------------------------------------------------------------------------------------------------
@@ -69,7 +73,7 @@ async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
     """Return the total usage of a job and its direct children."""
     sums = _Sums()
     sums.add_jobs(await usages_of(link.transport, link.keys.meta, [parent_id]))
-    async for members in _members(link.transport, link.keys.deps(parent_id)):
+    async for members in scan_members(link.transport, link.keys.deps(parent_id), _EXACT):
         by_meta: dict[str, list[str]] = {}
         for member in members:
             try:
@@ -88,20 +92,6 @@ async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) 
     for meta, ids in by_meta.items():
         sums.add_jobs(await usages_of(transport, meta, ids))
     return sums.of_flow()
-
-
-async def _members(transport: Transport, key: str) -> AsyncIterator[list[str]]:
-    """Yield the members of a set in pages, each member once."""
-    cursor, seen = "0", set[str]()
-    while True:
-        cursor_bytes, page = await transport.command("SSCAN", key, cursor, "COUNT", "500")
-        new = {decode_name(member) for member in cast("list[bytes]", page)} - seen
-        seen |= new
-        if new:
-            yield sorted(new)
-        cursor = decode_name(cursor_bytes)
-        if cursor == "0":
-            return
 
 
 class _Sums:
@@ -168,7 +158,7 @@ async def summarize_usage(
     """Return the total usage of queues over a time range; see `Queue.usage.get_summary`."""
     first, last = await _span(transport, start, end, window)
     if queues is None:
-        listed = [name async for page in _members(transport, usage_registry_key(prefix)) for name in page]
+        listed = [name async for page in scan_members(transport, usage_registry_key(prefix), _EXACT) for name in page]
         found = await whole_queues(transport, prefix, listed)
     else:
         if isinstance(queues, str):

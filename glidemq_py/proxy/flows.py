@@ -10,7 +10,7 @@ import asyncio
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NotRequired, TypedDict, cast
 
@@ -25,6 +25,7 @@ from glidemq_py._core.keys import flow_key
 from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.record import JobState
 from glidemq_py._features.flows.definition import DagNode, FlowJob
+from glidemq_py._features.queue_list import scan_members
 from glidemq_py._features.usage import FlowBudget, FlowUsage
 from glidemq_py._features.usage_summaries import sum_usage
 from glidemq_py._job.job import Job
@@ -116,20 +117,12 @@ async def forget_flow(transport: Transport, prefix: str, flow_id: str) -> None:
 
 
 async def _refs(transport: Transport, key: str) -> list[JobRef]:
-    cursor, found = "0", set[JobRef]()
-    while True:
-        reply: Any = await transport.command("SSCAN", key, cursor, "COUNT", str(_MEMBERS_PER_CALL))
-        found.update(_parsed(cast("list[bytes]", reply[1])))
-        cursor = reply[0].decode()
-        if cursor == "0":
-            return sorted(found, key=lambda ref: (ref.queue, len(ref.id), ref.id))
-
-
-def _parsed(members: Iterable[bytes]) -> Iterable[JobRef]:
-    for member in members:
-        queue, between, job_id = member.decode("utf-8", "replace").partition(":")
-        if queue and between and job_id:
-            yield JobRef(queue, job_id)
+    found: list[JobRef] = []
+    async for page in scan_members(transport, key):
+        for queue, _, job_id in (member.partition(":") for member in page):
+            if queue and job_id:
+                found.append(JobRef(queue, job_id))
+    return sorted(found, key=lambda ref: (ref.queue, len(ref.id), ref.id))
 
 
 _AT_A_TIME: Final = 100
