@@ -17,9 +17,9 @@ from glidemq_py._web.clients import address_of
 from glidemq_py.gateway.addresses import FrameLimit
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import Answer, CommandError, Field, Given, check_all, check_field
+from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, check_all, check_field
 
-__all__ = ["Command", "Handler", "PushOrder", "Session", "Way", "check_fields"]
+__all__ = ["Command", "Handler", "PushOrder", "Session", "Way", "check_fields", "on_queue"]
 
 
 class Way(enum.Enum):
@@ -204,6 +204,21 @@ class Command:
     checks_job: bool = False
     http: str = ""
     route: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def on_queue(call: Callable[[Queue[Any, Any]], Awaitable[Any]], answer: str = "") -> Handler:
+    """Return the handler of a command that is one call of its queue.
+
+    Args:
+        call: Makes the call.
+        answer: Name of the result in the answer; "" = nothing is returned.
+    """
+
+    async def handle(session: Session, given: Given) -> Answer:
+        found = await call(await session.queue(given))
+        return {answer: found} if answer else DONE
+
+    return handle
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:

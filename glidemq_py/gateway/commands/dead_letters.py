@@ -20,7 +20,7 @@ from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, own_id, size_of
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Command, Session, on_queue
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
 from glidemq_py.gateway.values import Encoded, LargeAnswer
@@ -220,10 +220,6 @@ async def _retry_completed(session: Session, given: Given) -> Answer:
     return {"count": await queue.jobs.requeue_completed(given["count"])}
 
 
-async def _purge(session: Session, given: Given) -> Answer:
-    return {"count": await (await session.queue(given)).failures.purge()}
-
-
 async def _remove(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     own = await own_id(session, queue.name, given["jobId"])
@@ -338,7 +334,8 @@ COMMANDS: Final = (
         http="POST /queues/{queue}/retry-completed",
     ),
     Command(
-        "PurgeDlq", "dead letters", _purge, "Delete the failed jobs.", (QUEUE,),
+        "PurgeDlq", "dead letters", on_queue(lambda queue: queue.failures.purge(), "count"),
+        "Delete the failed jobs.", (QUEUE,),
         http="POST /queues/{queue}/dlq/purge",
     ),
     Command(

@@ -11,7 +11,7 @@ from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
-from glidemq_py.gateway.session import Command, Handler, Session
+from glidemq_py.gateway.session import Command, Handler, Session, on_queue
 from glidemq_py.gateway.table import DONE, JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 if TYPE_CHECKING:
@@ -42,20 +42,10 @@ async def _rate_limit(session: Session, given: Given) -> Answer:
     return DONE
 
 
-async def _clear_rate_limit(session: Session, given: Given) -> Answer:
-    await (await session.queue(given)).limits.remove_rate_limit()
-    return DONE
-
-
 async def _concurrency(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_concurrency(given["limit"])
-    return DONE
-
-
-async def _clear_concurrency(session: Session, given: Given) -> Answer:
-    await (await session.queue(given)).limits.set_concurrency(0)
     return DONE
 
 
@@ -190,7 +180,8 @@ COMMANDS: Final = (
         (QUEUE, _LIMIT, _DURATION, _TTL), http="PUT /queues/{queue}/rate-limit",
     ),
     Command(
-        "RateLimitClear", "limits", _clear_rate_limit, "Remove the rate limit.", (QUEUE,),
+        "RateLimitClear", "limits", on_queue(lambda queue: queue.limits.remove_rate_limit()),
+        "Remove the rate limit.", (QUEUE,),
         http="DELETE /queues/{queue}/rate-limit",
     ),
     Command(
@@ -203,7 +194,8 @@ COMMANDS: Final = (
         (QUEUE, Field("maxJobs", Kind.ANY)),
     ),
     Command(
-        "ClearConcurrency", "limits", _clear_concurrency, "Remove the limit of active jobs.", (QUEUE,),
+        "ClearConcurrency", "limits", on_queue(lambda queue: queue.limits.set_concurrency(0)),
+        "Remove the limit of active jobs.", (QUEUE,),
         http="DELETE /queues/{queue}/concurrency",
     ),
     Command(

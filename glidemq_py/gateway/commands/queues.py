@@ -22,7 +22,7 @@ from glidemq_py.gateway.job_objects import (
 from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_of
 from glidemq_py.gateway.names import listed_queues, wire_name
 from glidemq_py.gateway.push_rows import forget_group_limits
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Command, Session, on_queue
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 from glidemq_py.gateway.values import LargeAnswer
@@ -47,19 +47,6 @@ async def _pause(session: Session, given: Given) -> Answer:
     return DONE
 
 
-async def _resume(session: Session, given: Given) -> Answer:
-    await (await session.queue(given)).resume()
-    return DONE
-
-
-async def _is_paused(session: Session, given: Given) -> Answer:
-    return {"paused": await (await session.queue(given)).is_paused()}
-
-
-async def _drain(session: Session, given: Given) -> Answer:
-    return {"count": await (await session.queue(given)).drain(delayed=True)}
-
-
 async def _promote(session: Session, given: Given) -> Answer:
     queue, count = await session.queue(given), given["count"]
     return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
@@ -68,10 +55,6 @@ async def _promote(session: Session, given: Given) -> Answer:
 async def _priorities(session: Session, given: Given) -> Answer:
     queue = await session.queue(given)
     return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
-
-
-async def _counts(session: Session, given: Given) -> Answer:
-    return {"counts": await read_wire_counts(await session.queue(given))}
 
 
 async def _count(session: Session, given: Given) -> Answer:
@@ -189,11 +172,18 @@ async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[str]:
 
 COMMANDS: Final = (
     Command("Pause", "control", _pause, "Pause the queue for all workers.", _QUEUE, http="POST /queues/{queue}/pause"),
-    Command("Resume", "control", _resume, "Resume the queue.", _QUEUE, http="POST /queues/{queue}/resume"),
+    Command(
+        "Resume",
+        "control",
+        on_queue(lambda queue: queue.resume()),
+        "Resume the queue.",
+        _QUEUE,
+        http="POST /queues/{queue}/resume",
+    ),
     Command(
         "IsPaused",
         "control",
-        _is_paused,
+        on_queue(lambda queue: queue.is_paused(), "paused"),
         "Return whether the queue is paused.",
         _QUEUE,
         http="GET /queues/{queue}/paused",
@@ -201,7 +191,7 @@ COMMANDS: Final = (
     Command(
         "Drain",
         "control",
-        _drain,
+        on_queue(lambda queue: queue.drain(delayed=True), "count"),
         "Delete the waiting, prioritized and delayed jobs.",
         _QUEUE,
         http="POST /queues/{queue}/drain",
@@ -266,7 +256,14 @@ COMMANDS: Final = (
         _QUEUE,
         http="GET /queues/{queue}/priority-counts",
     ),
-    Command("GetJobCounts", "query", _counts, "Count the jobs by state.", _QUEUE, http="GET /queues/{queue}/counts"),
+    Command(
+        "GetJobCounts",
+        "query",
+        on_queue(read_wire_counts, "counts"),
+        "Count the jobs by state.",
+        _QUEUE,
+        http="GET /queues/{queue}/counts",
+    ),
     Command(
         "Count", "query", _count, "Count the jobs that are not finished.", _QUEUE, http="GET /queues/{queue}/count"
     ),
