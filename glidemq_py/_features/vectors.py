@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Literal, Required, TypedDict, cast
+from typing import Any, Final, Generic, Literal, TypedDict, cast
 
 from typing_extensions import TypeVar
 
@@ -44,11 +44,14 @@ _INDEXED: Final = ("name", "TAG", "state", "TAG", "timestamp", "NUMERIC", "prior
 IndexFieldType = Literal["tag", "numeric", "text"]
 
 
-class VectorFieldDict(TypedDict, total=False):
+class _RequiredKeys(TypedDict):
+    name: str
+    dimensions: int
+
+
+class VectorFieldDict(_RequiredKeys, total=False):
     """`VectorField` as a mapping."""
 
-    name: Required[str]
-    dimensions: Required[int]
     algorithm: Literal["hnsw", "flat"]
     metric: Literal["cosine", "l2", "ip"]
     m: int

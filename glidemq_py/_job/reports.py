@@ -79,8 +79,8 @@ def failed_row(
         earlier = stacktraces_with(earlier, error, stored.options.stack_trace_limit)
     limit = 0 if delay is None else stored.options.attempts or 0
     # A search in the JSON text, as Node peers do it.
-    has_fallback = limit > 0 and '"fallbacks"' in stored.opts_text
-    return working.failed(*token, reason, kind, earlier, limit, delay or 0, keep, int(has_fallback), int(delay is None))
+    falls_back = int(limit and '"fallbacks"' in stored.opts_text)
+    return working.failed(*token, reason, kind, earlier, limit, delay or 0, keep, falls_back, int(delay is None))
 
 
 def _new_data(link: QueueLink, run: Run, signal: DelayedError | WaitingChildrenError) -> tuple[str | bool, str | bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, Literal, TypedDict
 from zoneinfo import ZoneInfo
 
@@ -73,9 +73,6 @@ def _pattern(_: str, value: str) -> str:
     return value  # parsed in `_check_given`: its meaning depends on `day_match`
 
 
-_interval = partial(to_ms, minimum=1)
-
-
 class Schedule(OptionValue, kw_only=True):
     """The times at which jobs are due. Pass exactly one of ``every``, ``pattern`` and ``repeat_after_complete``.
 
@@ -104,8 +101,8 @@ class Schedule(OptionValue, kw_only=True):
     """
 
     pattern: str | None = option(_pattern, default=None)
-    every: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
-    repeat_after_complete: Converted[int | None, Milliseconds | None] = option(_interval, default=None)
+    every: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, minimum=1)
+    repeat_after_complete: Converted[int | None, Milliseconds | None] = option(to_ms, default=None, minimum=1)
     tz: Converted[str | None, str | ZoneInfo | None] = option(check_zone, default=None)
     start_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
     end_date: Converted[int | None, datetime | int | None] = option(_instant, default=None)
