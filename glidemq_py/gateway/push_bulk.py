@@ -178,6 +178,7 @@ class Bulk:
         # Of many commands that were refused together, the first one renews the layout, also for the others.
         if refusal is None or not self._queue._is_renewed_after(refusal):
             await self._queue._renew_layout(refused=True)
+        self._clear()
         await self.check()
         return await self._add(added)
 
@@ -210,7 +211,6 @@ class Bulk:
         ids, queue, given = self._ids, self._queue, self._given
         if len(given) > MOST_JOBS:
             raise CommandError(f"jobs must have at most {MOST_JOBS} items")
-        self._clear()
         link, made = queue._link or await queue._first_connected(), self._made
         routes = None if queue._partitions is None else Routes(queue)
         is_lone = len(given) == 1  # it has no position in errors
