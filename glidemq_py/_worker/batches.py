@@ -425,7 +425,7 @@ class BatchSlots:
     def _is_behind(self, patient: bool) -> bool:
         pool = self._pool
         earliest = self._loop.time() - pool.late_s if pool.is_shared else 0.0
-        for each in pool.ready:
+        for each in pool.engines:
             since = each.unanswered_since
             if since is not None and since < earliest:
                 continue

@@ -78,6 +78,7 @@ class FetchEngine:
         drained_is_wanted: Callable[[], bool] = bool,
     ) -> None:
         self.pool = pool
+        pool.join(self)
         self.position = position
         self.weight = weight
         self.virtual_time = 0.0
@@ -222,11 +223,6 @@ class FetchEngine:
         return max(0.0, now - since)
 
     # -- events of the worker -----------------------------------------------------------------------------
-
-    def accept(self) -> None:
-        """Fetch from now on."""
-        self.accepting = True
-        self.wake()
 
     def wake(self) -> None:
         """Fetch as soon as a slot is free: there may be ready jobs."""
@@ -428,6 +424,12 @@ class FetchEngine:
     def is_step(self, call: EngineCall) -> bool:
         """Return True if this call follows a failed one."""
         return call is self._step_call
+
+    def leave(self) -> None:
+        """Give up the place in the pool and the throttle."""
+        self.disconnect()
+        self.pool.leave(self)
+        self.throttle.waiting.remove(self.wake)
 
     def disconnect(self) -> None:
         """Make no more calls."""

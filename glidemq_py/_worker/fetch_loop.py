@@ -191,8 +191,19 @@ class FetchLoop:
 
     def resume(self) -> None:
         """Fetch jobs."""
-        self.engine.accept()
-        self.request_jobs()
+        self.accept()
+        self._pump()
+
+    def accept(self) -> None:
+        """Accept jobs; the next call of `SlotPool.pump` fetches some."""
+        self.engine.accepting = True
+        self.engine.wake()
+        self.idle.clear()
+
+    def leave(self) -> None:
+        """Use no slots from now on, and be no lane of the queue."""
+        self.engine.leave()
+        self.queue.engines.remove(self.engine)
 
     def request_jobs(self) -> None:
         """Fetch jobs as soon as a slot is free: there may be ready ones."""
@@ -524,8 +535,13 @@ class FetchLoop:
                 _log.error("queue %s: fetching jobs failed", self._link.label, exc_info=error)
                 error = ScriptError(repr(error))
             self._listeners.emit("error", error)
-            self.engine.pipelined_lost(self._loop.time())
-            self._set_timer()
+            self.find_lost()
+
+    def find_lost(self) -> None:
+        """Find the jobs that a call without a reply may have fetched."""
+        self.engine.pipelined_lost(self._loop.time())
+        self._set_timer()
+        self.schedule_pump()
 
     async def invalidate_pipelined(self) -> None:
         """Make the server ignore pipelined calls, and release the jobs that one of them has fetched.

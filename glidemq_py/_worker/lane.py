@@ -176,6 +176,8 @@ class Lane:
 
     async def _open_wake(self) -> None:
         await self.wake.open()
+        if isinstance(self.wake, ChannelWake):
+            self._shared.channels.idle.add([self])
         self._always = isinstance(self.wake, BlockingRead) or (self._is_first and not self._shared.channels.hears)
 
     def _channel_wake(self) -> ChannelWake:
@@ -184,10 +186,11 @@ class Lane:
     async def leave_read(self) -> None:
         """Wait for a wake-up channel from now on: another lane, or another use, needs the connection of the read."""
         if isinstance(self.wake, BlockingRead):
-            await self.wake.stop_accepting()
+            await self.wake.close()
             self.wake = self._channel_wake()
-            await self._open_wake()
-            self.fetching.request_jobs()
+            if self._opening.in_background:
+                await self._open_wake()
+                self.fetching.find_lost()  # the call behind the read may have fetched jobs
 
     # -- heartbeats and tasks -------------------------------------------------------------------------------
 
@@ -350,6 +353,7 @@ class Lane:
         if self.background is not None:
             ends.append(self.background.stop(closing.seconds_left(_JOIN_S)))
         await asyncio.gather(*ends)
+        fetching.leave()
         runner.close()
         if self._timer is not None:
             self._timer.cancel()

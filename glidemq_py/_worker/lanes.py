@@ -33,8 +33,6 @@ _log = get_logger(__name__)
 
 _OPENED_AT_ONCE: Final = 20
 _SHOWN: Final = 5
-_AGAIN_S: Final = 2.0
-"""Pause after a connection for reads could not be given up, seconds."""
 _PART_TURN_S: Final = 0.05
 """Mean turn of a part. Their jobs are those of one queue, so larger calls are worth more than short turns."""
 
@@ -108,9 +106,7 @@ class Lanes:
             reservation.release()
         context = await open_user_code(opening, link_over(transport, opening), stack)
         whole = with_partitions(opening, layouts)
-        pool = SlotPool(
-            opening.options.slots, weighted=whole.weighted, turn_s=turn_of(whole.queues), lanes=len(joined)
-        )  # fmt: skip
+        pool = SlotPool(opening.options.slots, weighted=whole.weighted, turn_s=turn_of(whole.queues))
         self.shared = SharedByLanes(
             transport=transport, pool=pool, channels=wake_channels_of(transport), context=context,
             collector=make_collector(opening, pool),
@@ -129,10 +125,9 @@ class Lanes:
             now = asyncio.Event()
             now.set()
             await asyncio.gather(*(lane.close(now) for lane in lanes), return_exceptions=True)
+            await self.shared.channels.idle.remove(lanes)
             raise
         self.lanes += lanes
-        if self._opening.in_background:
-            self.shared.channels.idle.add(lanes)
 
     # -- parts of queues that are found later ---------------------------------------------------------------
 
@@ -161,7 +156,11 @@ class Lanes:
             await asyncio.wait({self._following})
 
     async def _follow(self) -> None:
-        while self._pending:
+        while self._pending or self._leaves_read:
+            if self._leaves_read:
+                self._leaves_read = False
+                await self.lanes[0].leave_read()
+                continue
             name, number = self._pending.popitem()
             try:
                 await self._serve(name)
@@ -176,14 +175,6 @@ class Lanes:
                 return
             except GlideMQError as error:  # the next heartbeat tries again
                 _log.warning("queue %r: the worker cannot serve the new partitions yet: %s", name, error)
-        if self._leaves_read:
-            try:
-                await self.lanes[0].leave_read()
-                self._leaves_read = False
-            except GlideMQError as error:
-                name = self.lanes[0].queue_name
-                _log.warning("queue %r: the worker keeps its connection for reads: %s", name, error)
-                asyncio.get_running_loop().call_later(_AGAIN_S, self._follow_soon)
 
     async def _serve(self, name: str) -> None:
         transport, prefix = self.shared.transport, self._opening.keys.prefix
@@ -201,11 +192,15 @@ class Lanes:
             if served.keys.name in present:
                 present[served.keys.name].become(served)
         lanes = [Lane(each, self.shared, at) for at, each in enumerate(joined, len(self.lanes))]
+        if opening.options.batch is None:
+            for lane in lanes:
+                lane.runner.resize(self.shared.pool.slots)
         await self._add(lanes)
         self._layouts = layouts
         if self._accepting:
-            for lane in lanes:
-                lane.fetching.resume()
+            self._accept(lanes)
+        if not self._accepting:  # another thread may have paused the worker meanwhile
+            self.pause()
         if new:
             _log.info("queue %r: the worker serves %d partitions now", name, layout.partitions)
 
@@ -214,7 +209,8 @@ class Lanes:
     @property
     def running(self) -> list[Run]:
         """Every job whose handler has not ended."""
-        return [run for lane in self.lanes for run in lane.runner.running]
+        # Copies, which are atomic: `active_count` is read from other threads.
+        return [run for lane in self.lanes for run in list(lane.runner.running)]
 
     def cancel(self, job_id: str, queue: str | None = None) -> bool:
         """Cancel a job; ids of different queues may be equal. See `BaseWorker.cancel_job`."""
@@ -234,10 +230,12 @@ class Lanes:
     def resume(self) -> None:
         """Fetch jobs."""
         self._accepting = True
-        for lane in self.lanes:
-            lane.fetching.engine.accept()
-        for lane in self.lanes:
-            lane.fetching.request_jobs()
+        self._accept(self.lanes)
+
+    def _accept(self, lanes: Sequence[Lane]) -> None:
+        for lane in lanes:
+            lane.fetching.accept()
+        self.shared.pool.pump()  # once: it goes through all lanes
 
     def resize(self, slots: int) -> None:
         """Change the maximum number of running jobs. Running jobs, and those of calls in flight, may exceed it."""

@@ -107,7 +107,9 @@ class Lifecycle:
         lanes = Lanes(replace(opening, failed=self._fail))
         await lanes.open(self._stack)
         self.lanes = lanes
-        if not self.is_paused:
+        if self._failure is not None:
+            self._fail(self._failure)  # a queue was refused while the worker started
+        elif not self.is_paused:
             self.resume()
 
     def _fail(self, error: GlideMQError) -> None:
@@ -115,8 +117,8 @@ class Lifecycle:
 
         Its jobs end first, but for those of a queue that rejects every result.
         """
+        self._failure = error
         if self.lanes is not None:
-            self._failure = error
             closing = self.close(None, force=isinstance(error, UnsupportedFeatureError))
             self._failing = asyncio.create_task(closing, name=f"glidemq-fail-{self.name}")
 

@@ -84,14 +84,15 @@ class SlotPool:
         slots: Maximum number of running jobs.
         weighted: True to share the slots by weight; False for strict order.
         turn_s: Mean turn of a lane.
-        lanes: Number of lanes; see `share`.
     """
 
-    def __init__(self, slots: int, *, weighted: bool = False, turn_s: float = TURN_S, lanes: int = 1) -> None:
+    def __init__(self, slots: int, *, weighted: bool = False, turn_s: float = TURN_S) -> None:
         self.slots = slots
         self.free = slots
         """Number of slots that neither run a job, nor are withheld, nor may be filled by a call in flight."""
-        self.is_shared = lanes > 1
+        self.engines: list[Sharer] = []
+        """The engines of all lanes."""
+        self.is_shared = False
         """True if the pool has several lanes; a single one takes all free slots, and asks nobody."""
         self.weighted = weighted
         self._turn_s = turn_s
@@ -128,8 +129,17 @@ class SlotPool:
 
     def share(self, turn_s: float) -> None:
         """Share the slots of several lanes by weight from now on, with this mean turn of a lane."""
-        self.is_shared = self.weighted = True
+        self.weighted = True
         self._turn_s = turn_s
+
+    def join(self, engine: Sharer) -> None:
+        """Add a lane."""
+        self.engines.append(engine)
+        self.is_shared = len(self.engines) > 1
+
+    def leave(self, engine: Sharer) -> None:
+        """Remove a lane."""
+        self.engines.remove(engine)
 
     def withhold(self, slots: int) -> None:
         """Take slots out of use; a negative number returns them."""
@@ -185,7 +195,7 @@ class SlotPool:
     @property
     def is_full(self) -> bool:
         """True if jobs run in all slots; False if a call in flight may leave one free."""
-        return self.free <= 0 and not any(each.requested_slots for each in self.ready)
+        return self.free <= 0 and not any(each.requested_slots for each in self.engines)
 
     def grant(self, engine: Sharer, now: float) -> int:
         """Return how many jobs the engine may request now."""

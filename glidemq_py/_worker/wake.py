@@ -281,3 +281,5 @@ class ChannelWake(Wake):
         """Stop waking the queue. Idempotent."""
         await super().close()
         await self._channels.remove(self)
+        if self in self._fetching.queue.wakes:
+            self._fetching.queue.wakes.remove(self)

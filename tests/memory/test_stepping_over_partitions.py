@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from glidemq_py import Job, Queue
 from glidemq_py.testing import TestQueue
 from tests.inside import partition_of
@@ -67,3 +69,14 @@ async def test_partitions_are_created_while_a_worker_is_open():
         async with TestQueue("emails", server=queue.server, partitions=PARTITIONS):
             await add_to_all(queue)
         assert len(await worker.run_until_idle()) == len(KEYS)
+
+
+async def test_partitions_that_are_found_later_wake_no_step():
+    async with TestQueue("emails") as plain, plain.worker(double) as worker:
+        assert await worker.run_until_idle() == []
+        before = {task.get_name() for task in asyncio.all_tasks()}
+        async with TestQueue("emails", server=plain.server, partitions=2) as queue:
+            await queue.add("n", 1)
+            assert [run.result for run in await worker.run_until_idle()] == [2]
+            begun = {task.get_name() for task in asyncio.all_tasks()} - before
+            assert "glidemq-wake-channels" not in begun

@@ -16,6 +16,7 @@ from glidemq_py.testing import RespClient
 from tests.conftest import SERVER_AND_CLUSTER
 from tests.inside import (
     QueueKeys,
+    around,
     connected,
     keys_of,
     lane,
@@ -404,6 +405,16 @@ async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list
             await queue.failures.remove_policy()
             await with_timeout(until(lambda: parts.lanes[1].background is None))
     assert runs == [1, 1]
+
+
+async def test_resuming_goes_once_through_the_queues(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
+    """Each look at all queues takes a time that grows with their number."""
+    async with Worker({f"{queue_name}-{number}": 1 + number % 3 for number in range(60)}, echo, url) as worker:
+        looks: list[None] = []
+        around(monkeypatch, opened(worker).shared.pool, "_able", lambda able: looks.append(None) or able())
+        worker.pause()
+        worker.resume()
+        assert len(looks) == 1
 
 
 async def test_start_of_the_tasks_that_follows_a_stop_is_awaited(
