@@ -409,9 +409,12 @@ async def test_failure_policy_of_an_idle_queue_is_executed(url: str, names: list
 
 async def test_resuming_goes_once_through_the_queues(url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch):
     """Each look at all queues takes a time that grows with their number."""
-    async with Worker({f"{queue_name}-{number}": 1 + number % 3 for number in range(60)}, echo, url) as worker:
+    weights = {f"{queue_name}-{number}": 1 + number % 3 for number in range(60)}
+    async with Worker(weights, echo, url, concurrency=100) as worker:
+        pool = opened(worker).shared.pool
+        await with_timeout(until(lambda: pool.free == 100))
         looks: list[None] = []
-        around(monkeypatch, opened(worker).shared.pool, "_able", lambda able: looks.append(None) or able())
+        around(monkeypatch, pool, "_able", lambda able: looks.append(None) or able())
         worker.pause()
         worker.resume()
         assert len(looks) == 1
