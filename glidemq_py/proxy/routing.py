@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, QueryParams
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from glidemq_py._core import json_text
 from glidemq_py._core.checks import reject_unknown, snake_case
@@ -32,9 +32,6 @@ from glidemq_py.proxy.responses import (
 )
 from glidemq_py.proxy.schemas import Schema, checked, is_required, schema_of, text_value
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
-
-_BODY: Final = "glidemq.body"
-"""Key of the scope: the body of the request."""
 
 HEALTH: Final = "/health"
 """The path that needs neither a token nor a connection."""
@@ -74,7 +71,15 @@ class Guard:
         raw: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         # Still encoded, so that a slash in an id separates nothing; `Endpoint` decodes its parts.
         encoded = raw.decode(errors="replace").partition("?")[0]
-        await self._app({**scope, "path": encoded, _BODY: body}, receive, send)
+        unread = [body]
+
+        async def receive_read() -> Message:
+            """Give the body to whoever reads it, such as a tracer of the application around the endpoint."""
+            if unread:
+                return {"type": "http.request", "body": unread.pop(), "more_body": False}
+            return await receive()
+
+        await self._app({**scope, "path": encoded}, receive_read, send)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         most, seconds = self._options.max_body, self._options.body_timeout / 1_000
@@ -216,7 +221,7 @@ class Endpoint:
         if "name" in values:
             proxy.check_allowed(values["name"])
         query = self._query_of(request.query_params)
-        values |= {**query, "body": self._body_of(request.scope[_BODY]), "proxy": proxy, "request": request}
+        values |= {**query, "body": self._body_of(await request.body()), "proxy": proxy, "request": request}
         if self.path != HEALTH:
             await proxy.connect()
         if "queue" in self.wanted:

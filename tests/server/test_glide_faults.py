@@ -25,11 +25,11 @@ PRELUDE = """
 import asyncio, contextlib, os, sys, threading, time
 from glide import GlideClient
 from glidemq_py import ConnectionOptions
-from glidemq_py._client.async_client import config_of
 
 URL, MENDED = sys.argv[1], sys.argv[2] == "mended"
 
 async def create():
+    from glidemq_py._client.async_client import config_of  # which mends what is mended once
     config = config_of(ConnectionOptions.from_url(URL + "?request_timeout=500"))
     if MENDED:
         from glidemq_py._client.async_client import create_async

@@ -25,6 +25,7 @@ from sentry_sdk.envelope import Envelope  # noqa: E402
 from sentry_sdk.transport import Transport  # noqa: E402
 
 from glidemq_py.integrations.sentry import SentryMiddleware  # noqa: E402
+from tests.server.proxy.support import running_proxy  # noqa: E402
 
 
 class Kept(Transport):
@@ -204,3 +205,10 @@ async def test_an_error_that_raises_when_touched_is_not_replaced(url: str, queue
         with pytest.raises(JobFailedError) as caught:
             await job.wait_until_finished(100_000)
     assert (caught.value.failed_type, caught.value.failed_reason) == ("SdkError", "no printer")
+
+
+def test_the_proxy_reads_bodies_that_the_sdk_has_read(url: str, queue_name: str, sent: Kept):
+    sentry_sdk.init("https://key@sentry.invalid/1", transport=sent, traces_sample_rate=1.0)
+    with running_proxy(url) as (client, _):
+        added = client.post(f"/queues/{queue_name}/jobs", json={"name": "print", "data": {"page": 1}})
+        assert (added.status_code, added.json()["name"]) == (201, "print")
