@@ -10,6 +10,7 @@ from glidemq_py._core import import_on_first_use as _import_on_first_use
 
 if TYPE_CHECKING:
     from glidemq_py.testing.names_twin import *  # noqa: F403
+    from glidemq_py.testing.names_twin import __all__ as __all__
 else:
     __getattr__, __dir__, __all__ = _import_on_first_use(
         __name__,

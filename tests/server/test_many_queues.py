@@ -414,7 +414,12 @@ async def test_resuming_goes_once_through_the_queues(url: str, queue_name: str, 
         pool = opened(worker).shared.pool
         await with_timeout(until(lambda: pool.free == 100))
         looks: list[None] = []
-        around(monkeypatch, pool, "_able", lambda able: looks.append(None) or able())
+
+        def counted(able: Any) -> Any:
+            looks.append(None)
+            return able()
+
+        around(monkeypatch, pool, "_able", counted)
         worker.pause()
         worker.resume()
         assert len(looks) == 1

@@ -649,7 +649,7 @@ class LanesInOrder(Lanes):
 
     @precondition(lambda self: False)
     @rule()
-    def run_on(self):  # type: ignore[override]
+    def run_on(self):
         """A later queue may starve."""
 
 
