@@ -274,12 +274,12 @@ async def test_queue_events_continue_after_a_listener_that_raises_anything(
     kind: str, url: Any, queue: Queue, queue_name: str, caplog: pytest.LogCaptureFixture
 ):
     seen: list[str] = []
-    done = asyncio.Event()
+    done, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def listener(event: Any):
         seen.append(event.job_id)
         if len(seen) == 9:
-            done.set()
+            loop.call_soon_threadsafe(done.set)  # blocking events call listeners in a thread
         cancelled()
 
     async def slow(event: Any):
