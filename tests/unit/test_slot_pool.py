@@ -139,6 +139,17 @@ def test_time_without_jobs_or_below_a_limit_gives_no_precedence(limited: bool):
     assert 4 <= served(made, 10).count(0) <= 6
 
 
+def test_the_end_of_a_pause_wakes_every_lane_of_its_queue():
+    pool, throttle = SlotPool(4, weighted=True), Throttle()
+    made = [FetchEngine(pool, 0.0, lambda: 0.5, throttle, position=at) for at in range(2)]
+    for engine in made:
+        engine.accepting = True
+        reply(engine, call(engine), 0, flags=2)
+    throttle.hold(1_000, 0.0)
+    made[0].tick(2.0)
+    assert [engine.jobs_may_be_ready for engine in made] == [True, True]
+
+
 def test_queues_without_jobs_are_not_pumped():
     pool, (first, second) = engines(2, [1, 1], weighted=False)
     reply(first, call(first), 0, flags=2)
