@@ -463,7 +463,7 @@ class Reservation:
 
     @property
     def is_costly(self) -> bool:
-        """True if a claim makes its user start again in another form, as a worker does; others are claimed before."""
+        """True if its user, a worker, fetches later after a claim; others are claimed before."""
         return self._claimed is not None
 
     @property

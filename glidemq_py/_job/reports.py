@@ -41,7 +41,7 @@ UNKNOWN: Final = "unknown"
 
 
 class StoredFacts(NamedTuple):
-    """What a failure needs to know of a job."""
+    """The facts about a job that the row of a failure needs."""
 
     options: JobOptions
     opts_text: str
@@ -55,7 +55,7 @@ def stored_facts(run: Run) -> StoredFacts:
 
 
 def token_of(run: Run) -> tuple[str, str, int, int]:
-    """Return what identifies an attempt in a report: id of the job, stream entry, fencing token and time."""
+    """Return the identity of an attempt in a report: id of the job, stream entry, fencing token, start."""
     attempt = run.attempt
     return run.job._stored_id, attempt.entry, attempt.fence, attempt.processed_on
 

@@ -404,7 +404,7 @@ class BatchSlots:
 
     def withhold(self, slots: int) -> None:
         """Take ``slots`` out of use; a negative number returns them."""
-        self._pool.withhold(slots)
+        self._pool.free -= slots
         if slots < 0:
             self._loop.call_soon(self._pool.pump)
 

@@ -79,7 +79,7 @@ class FailureLog:
         link: The queue, or the part whose jobs are logged, under the ids that they have in the whole queue.
         worker_id: Consumer name of the worker.
         options: Options of the log; None disables it.
-        source: What log lines name in place of the queue.
+        source: Subject of the log lines, in place of the queue.
     """
 
     def __init__(

@@ -157,7 +157,7 @@ class QueueSource:
         self.recent_keys = RecentKeys(turns, options.slots) if turns else None
         """Fair keys that the worker prefers."""
         self.label = ""
-        """What log lines name in place of the queue."""
+        """Subject of the log lines, in place of the queue."""
 
     async def open(self, link: QueueLink) -> None:
         """Prepare the server; called before the first fetch."""

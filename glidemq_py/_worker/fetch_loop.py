@@ -62,7 +62,7 @@ class FetchLoop:
         source: Builds the calls that fetch and report jobs.
         context: Value yielded by the lifespan, for the jobs.
         pool: The slots of the worker.
-        queue: What the lanes of the queue share.
+        queue: State shared by the lanes of the queue.
         position: Position of the lane in the worker's list.
         weight: Weight of the lane.
     """

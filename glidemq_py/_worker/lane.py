@@ -61,7 +61,7 @@ class SharedByLanes:
         channels: Wake the queues.
         collector: Collects the jobs of all lanes into batches; None if the handler takes single jobs.
         context: Value yielded by the lifespan.
-        queues: By name of a queue: what its lanes share.
+        queues: State shared by the lanes of each queue, by its name.
     """
 
     transport: Transport

@@ -326,7 +326,7 @@ async def open_user_code(opening: WorkerComponents, link: QueueLink, stack: Asyn
 
 
 def make_collector(opening: WorkerComponents, pool: SlotPool) -> BatchCollector | None:
-    """Return what collects jobs into batches; None if the handler takes single jobs."""
+    """Return the collector of batches; None if the handler takes single jobs."""
     options = opening.options
     if options.batch is None or opening.routes.only is None:
         return None

@@ -33,7 +33,7 @@ class QuietLane(Protocol):
 
 
 class QueueLanes:
-    """What the lanes of one queue share.
+    """State shared by the lanes of one queue.
 
     Args:
         name: Name of the queue.

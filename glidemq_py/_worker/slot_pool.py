@@ -93,7 +93,7 @@ class SlotPool:
         self.engines: list[Sharer] = []
         """The engines of all lanes."""
         self.is_shared = False
-        """True if the pool has several lanes; a single one takes all free slots, and asks nobody."""
+        """True if the pool has several lanes; a single one takes all free slots."""
         self.weighted = weighted
         self._turn_s = turn_s
         self.ready: dict[Sharer, None] = {}
@@ -140,10 +140,6 @@ class SlotPool:
     def leave(self, engine: Sharer) -> None:
         """Remove a lane."""
         self.engines.remove(engine)
-
-    def withhold(self, slots: int) -> None:
-        """Take slots out of use; a negative number returns them."""
-        self.free -= slots
 
     def left(self, engine: Sharer) -> None:
         """Remove an engine whose queue has no ready jobs, or cannot be used."""

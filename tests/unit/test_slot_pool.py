@@ -637,7 +637,7 @@ class Lanes(RuleBasedStateMachine):
         assert sum(len(each.running) for each in self.engines) == len(self.running)
 
     @invariant()
-    def no_slot_is_left_to_nobody(self):
+    def no_slot_is_left_unused(self):
         """A slot is free only if no lane may have jobs, or a call is in flight whose reply lets the lanes go on."""
         if self.pool.free > 0 and any(each.may_request for each in self.engines):
             assert self.calls
