@@ -30,11 +30,29 @@ __all__ = [
 BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of the histograms, as bunqueue has them."""
 _WINDOW_S: Final = 60
-_KINDS: Final[Mapping[str, str]] = {
-    "PUSH": "pushed", "PUSHB": "pushed", "PUSHF": "pushed", "PULL": "pulled", "PULLB": "pulled", "ACK": "completed",
-    "ACKB": "completed", "FAIL": "failed",
-}  # fmt: skip
 _TIMED: Final[Mapping[str, str]] = {"pushed": "push", "pulled": "pull", "completed": "ack"}
+
+
+def _acknowledged(given: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
+    ignored: Mapping[str, Any] = answer.get("data") or {}
+    return len(set(given["ids"])) - len(set(ignored.get("ignoredIds", ())))
+
+
+def _in_time(given: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
+    return int("data" not in answer)  # an outcome that came too late has data
+
+
+_COUNTED: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any], Mapping[str, Any]], int]]]] = {
+    "PUSH": ("pushed", lambda given, answer: 1),
+    "PUSHB": ("pushed", lambda given, answer: len(answer["ids"])),
+    "PUSHF": ("pushed", lambda given, answer: len(answer["data"]["jobs"])),
+    "PULL": ("pulled", lambda given, answer: int(answer["job"] is not None)),
+    "PULLB": ("pulled", lambda given, answer: len(answer["jobs"])),
+    "ACK": ("completed", _in_time),
+    "ACKB": ("completed", _acknowledged),
+    "FAIL": ("failed", _in_time),
+}
+"""What the jobs of a command are counted as, and their number."""
 
 
 class Histogram:
@@ -80,7 +98,7 @@ class Figures:
     """
 
     def __init__(self) -> None:
-        self.totals = dict.fromkeys(_KINDS.values(), 0)
+        self.totals = dict.fromkeys((kind for kind, _ in _COUNTED.values()), 0)
         self.durations = {name: Histogram() for name in _TIMED.values()}
         self._started = time.monotonic()
         self._seconds: dict[str, dict[int, int]] = {kind: {} for kind in self.totals}
@@ -92,16 +110,20 @@ class Figures:
 
     def executed(self, command: str, given: Mapping[str, Any], answer: Mapping[str, Any], seconds: float) -> None:
         """Count a command that succeeded."""
-        kind = _KINDS.get(command)
-        if kind is None:
+        counted = _COUNTED.get(command)
+        if counted is None:
             return
-        jobs = _jobs_of(command, given, answer)
+        kind, count = counted
+        jobs = count(given, answer)
         self.totals[kind] += jobs
         second = int(time.monotonic())
         recent = self._seconds[kind]
-        recent[second] = recent.get(second, 0) + jobs
-        if len(recent) > _WINDOW_S + 1:
-            del recent[next(iter(recent))]
+        if second in recent:
+            recent[second] += jobs
+        else:
+            recent[second] = jobs
+            if len(recent) > _WINDOW_S + 1:
+                del recent[next(iter(recent))]
         if kind in _TIMED and not given.get("timeout"):
             self.durations[_TIMED[kind]].add(seconds)
 
@@ -110,21 +132,6 @@ class Figures:
         oldest = time.monotonic() - _WINDOW_S
         span = max(1.0, min(_WINDOW_S, time.monotonic() - self._started))
         return round(sum(jobs for second, jobs in self._seconds[kind].items() if second >= oldest) / span, 2)
-
-
-def _jobs_of(command: str, given: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
-    if command == "PUSHB":
-        return len(answer["ids"])
-    if command == "PUSHF":
-        return len(answer["data"]["jobs"])
-    if command == "PULL":
-        return int(answer["job"] is not None)
-    if command == "PULLB":
-        return len(answer["jobs"])
-    if command == "ACKB":
-        ignored: Mapping[str, Any] = answer.get("data") or {}
-        return len(set(given["ids"])) - len(set(ignored.get("ignoredIds", ())))
-    return int("data" not in answer)  # an outcome that came too late has data
 
 
 _MIB: Final = 1_048_576

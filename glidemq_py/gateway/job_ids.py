@@ -366,7 +366,7 @@ class IdMaker:
             self._random = list(struct.unpack(f"{_RANDOM_KEPT}I", secrets.token_bytes(4 * _RANDOM_KEPT)))
         rest = queue << RANDOM_BITS | self._random.pop() & (2**RANDOM_BITS - 1)
         content = moment << 54 | rest
-        low = rest << CHECK_BITS | check_bits(content)
-        high = (moment >> COUNTER_BITS) << 16 | 0x7000 | (moment & (2**COUNTER_BITS - 1))
-        text = f"{high:016x}{1 << 63 | low:016x}"
-        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        low = 1 << 63 | rest << CHECK_BITS | check_bits(content)
+        ms, counter = moment >> COUNTER_BITS, 0x7000 | moment & (2**COUNTER_BITS - 1)
+        parts = ms >> 16, ms & 0xFFFF, counter, low >> 48, low & 0xFFFF_FFFF_FFFF
+        return "%08x-%04x-%04x-%04x-%012x" % parts  # noqa: UP031 -- faster than an f-string

@@ -30,6 +30,16 @@ class Way(enum.Enum):
     ALONE = "in calls of its own"
 
 
+class _Passing:
+    """The jobs of a queue that pass by one way: their number, and what waits until they have passed."""
+
+    __slots__ = ("count", "passed", "way")
+
+    def __init__(self, way: Way) -> None:
+        self.way, self.count = way, 0
+        self.passed: asyncio.Future[None] | None = None
+
+
 class PushOrder:
     """The jobs that have got their places among those of a connection, and are not added yet.
 
@@ -37,7 +47,7 @@ class PushOrder:
     """
 
     def __init__(self) -> None:
-        self._passing: dict[str, tuple[Way, set[asyncio.Future[None]]]] = {}
+        self._passing: dict[str, _Passing] = {}
 
     async def enter(self, queue: str, way: Way) -> Callable[[], None]:
         """Wait for the earlier jobs of a queue that take another way.
@@ -45,19 +55,26 @@ class PushOrder:
         Returns:
             Lets later jobs follow: call it when the jobs were added, or will not be. Idempotent.
         """
-        before, passing = self._passing.get(queue, (way, None))
-        if passing and (before is not way or way is Way.ALONE):
-            await asyncio.wait(passing)
-        _, passing = self._passing.setdefault(queue, (way, set()))
-        place = asyncio.get_running_loop().create_future()
-        passing.add(place)
+        passing = self._passing.get(queue)
+        if passing is not None and (passing.way is not way or way is Way.ALONE):
+            passing.passed = asyncio.get_running_loop().create_future()
+            await passing.passed
+            passing = None
+        if passing is None:
+            passing = self._passing[queue] = _Passing(way)
+        passing.count += 1
+        has_left = False
 
         def leave() -> None:
-            if not place.done():
-                place.set_result(None)
-                passing.discard(place)
-                if not passing:
-                    del self._passing[queue]
+            nonlocal has_left
+            if has_left:
+                return
+            has_left = True
+            passing.count -= 1
+            if not passing.count:
+                del self._passing[queue]
+                if passing.passed is not None and not passing.passed.done():
+                    passing.passed.set_result(None)
 
         return leave
 
