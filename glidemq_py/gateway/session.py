@@ -19,7 +19,7 @@ from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, check_all, check_field
 
-__all__ = ["Command", "Handler", "PushOrder", "Session", "Way", "check_fields", "on_queue"]
+__all__ = ["Command", "Commands", "Handler", "PushOrder", "Session", "Way", "check_fields", "on_queue"]
 
 
 class Way(enum.Enum):
@@ -192,7 +192,10 @@ class Session:
         self.state.release_of(self, self.workers, tuple(self._running))
 
 
-Handler = Callable[[Session, Given], Awaitable[Answer]]
+Handler = Callable[[Session, Given], Awaitable[Answer | None]]
+"""Returns the answer of a command; None = `DONE`."""
+
+H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,28 @@ class Command:
     checks_job: bool = False
     http: str = ""
     route: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Commands(dict[str, Command]):
+    """The commands of a module by name."""
+
+    def __call__(
+        self, name: str, group: str, *fields: Field, summary: str = "", is_public: bool = False,
+        checks_job: bool = False, http: str = "", **route: Any,
+    ) -> Callable[[H], H]:  # fmt: skip
+        """Declare the command that the decorated handler executes; see `Command`.
+
+        Its summary is that of the handler's docstring, unless it is given.
+        """
+
+        def declare(handler: H) -> H:
+            text = summary or handler.__doc__ or ""
+            self[name] = Command(
+                name, group, handler, " ".join(text.split()), fields, is_public, checks_job, http, route
+            )  # fmt: skip
+            return handler
+
+        return declare
 
 
 def on_queue(call: Callable[[Queue[Any, Any]], Awaitable[Any]], answer: str = "") -> Handler:

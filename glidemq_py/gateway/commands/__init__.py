@@ -25,7 +25,7 @@ from glidemq_py.gateway.commands import (
 )
 from glidemq_py.gateway.job_objects import LIMIT
 from glidemq_py.gateway.session import Command, Session, check_fields
-from glidemq_py.gateway.table import Answer, CommandError
+from glidemq_py.gateway.table import DONE, Answer, CommandError
 from glidemq_py.gateway.values import LargeAnswer, PortableMap
 
 __all__ = ["COMMANDS", "NOTHING_READY", "PROTOCOL", "execute", "failure", "only_reads"]
@@ -36,7 +36,9 @@ _GROUPS: Final = (
     connection, push, pull, ack, flows, jobs, queues, dead_letters, cron, limits, webhooks, monitoring,
 )  # fmt: skip
 
-COMMANDS: Final[Mapping[str, Command]] = {command.name: command for group in _GROUPS for command in group.COMMANDS}
+COMMANDS: Final[Mapping[str, Command]] = {
+    name: command for group in _GROUPS for name, command in group.COMMANDS.items()
+}
 """The commands that a gateway executes, by name."""
 
 PROTOCOL: Final[Mapping[str, tuple[str, ...]]] = {
@@ -84,10 +86,10 @@ async def execute(session: Session, name: str, given: Mapping[Any, Any]) -> Answ
         fields, start = check_fields(command, given), time.perf_counter()
         state.deadlines.running[task] = start, name, fields
         if name in _WITH_PREFETCHED:
-            answer = await command.handler(session, fields)
+            answer = await command.handler(session, fields) or DONE
         else:
             async with state.without_prefetched(fields, reads=only_reads(name)):
-                answer = await command.handler(session, fields)
+                answer = await command.handler(session, fields) or DONE
         state.figures.executed(name, fields, answer, time.perf_counter() - start)
         if answer.__class__ is PortableMap or answer.__class__ is LargeAnswer:
             return answer.__class__(ok=True, **answer)

@@ -19,10 +19,12 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Held
 from glidemq_py.gateway.job_objects import check_readers, stored_value
 from glidemq_py.gateway.listing import located
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import DONE, JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 
 __all__ = ["COMMANDS", "ClientError", "end_attempt", "end_early", "lease_of", "leased_job"]
+
+COMMANDS: Final = Commands()
 
 _ALL_COMPLETED: Final = {LeaseOutcome.COMPLETED}
 _LOST: Final = "Invalid or expired lock token for job {}"
@@ -103,7 +105,17 @@ _Completion = tuple[str, str | None, Any, Any]
 """Id of a job on the wire, token or None, result, and True if the job is deleted."""
 
 
+@COMMANDS(
+    "ACK",
+    "core",
+    JOB,
+    TOKEN,
+    Field("result", Kind.ANY),
+    Field("removeOnComplete", Kind.FLAG, default=False),
+    http="POST /jobs/{id}/ack",
+)
 async def _ack(session: Session, given: Given) -> Answer:
+    """Complete a job with its result."""
     completion = given["id"], given["token"], given["result"], given["removeOnComplete"]
     return await _answer_of(session, (await _complete(session, (completion,), lambda _: "result"))[1])
 
@@ -149,7 +161,17 @@ async def _complete(
     return jobs, lost
 
 
+@COMMANDS(
+    "ACKB",
+    "core",
+    Field("ids", Kind.TEXTS, required=True),
+    Field("results", Kind.LIST),
+    Field("tokens", Kind.LIST),
+    Field("removeOnCompletes", Kind.LIST),
+    http="POST /jobs/ack-batch",
+)
 async def _ack_many(session: Session, given: Given) -> Answer:
+    """Complete many jobs."""
     ids: list[str] = given["ids"]
     for field in ("results", "tokens", "removeOnCompletes"):
         if given[field] is not None and len(given[field]) != len(ids):
@@ -181,7 +203,19 @@ class ClientError(Exception):
         self.sandbox_traceback = "\n".join(stack) or message
 
 
+@COMMANDS(
+    "FAIL",
+    "core",
+    JOB,
+    TOKEN,
+    Field("error", default="Unknown error"),
+    Field("unrecoverable", Kind.FLAG, default=False),
+    Field("stack", Kind.TEXTS),
+    Field("removeOnFail", Kind.FLAG, default=False),
+    http="POST /jobs/{id}/fail",
+)
 async def _fail(session: Session, given: Given) -> Answer:
+    """Fail an attempt: the job is retried after its backoff, if it has attempts left."""
     error = ClientError(given["error"], given["stack"] or ())
     return await end_attempt(session, given, error, retry=not given["unrecoverable"], remove=given["removeOnFail"])
 
@@ -243,13 +277,17 @@ async def _renew(session: Session, renewals: Iterable[_Renewal]) -> int:
     return count
 
 
+@COMMANDS("JobHeartbeat", "locks", JOB, TOKEN, _DURATION, http="POST /jobs/{id}/heartbeat")
 async def _heartbeat(session: Session, given: Given) -> Answer:
+    """Renew the lock of a job."""
     if not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Job not found or not active (or invalid token)")
     return {"data": {"ok": True}}
 
 
+@COMMANDS("JobHeartbeatB", "locks", _IDS, Field("tokens", Kind.LIST), http="POST /jobs/heartbeat-batch")
 async def _heartbeats(session: Session, given: Given) -> Answer:
+    """Renew the locks of many jobs; return how many were renewed."""
     ids, tokens = given["ids"], given["tokens"]
     if tokens is not None and len(tokens) != len(ids):
         raise CommandError("tokens must have as many items as ids")
@@ -257,13 +295,30 @@ async def _heartbeats(session: Session, given: Given) -> Answer:
     return {"data": {"ok": True, "count": await _renew(session, zip(ids, texts, repeat(None), strict=False))}}
 
 
-async def _extend(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "ExtendLock",
+    "locks",
+    JOB,
+    TOKEN,
+    Field("duration", Kind.INTEGER, required=True, minimum=1_000, maximum=MAX_LOCK_MS),
+    http="POST /jobs/{id}/extend-lock",
+)
+async def _extend(session: Session, given: Given) -> None:
+    """Extend the lock of a job."""
     if not given["token"] or not await _renew(session, [(given["id"], given["token"], given["duration"])]):
         raise CommandError("Lock not found or invalid token")
-    return DONE
 
 
+@COMMANDS(
+    "ExtendLocks",
+    "locks",
+    _IDS,
+    Field("tokens", Kind.TEXTS, required=True),
+    Field("durations", Kind.LIST, required=True),
+    http="POST /jobs/extend-locks",
+)
 async def _extend_many(session: Session, given: Given) -> Answer:
+    """Extend the locks of many jobs; return how many were extended."""
     ids, tokens, durations = given["ids"], given["tokens"], given["durations"]
     for field in ("tokens", "durations"):
         if len(given[field]) != len(ids):
@@ -274,44 +329,3 @@ async def _extend_many(session: Session, given: Given) -> Answer:
     given_rows = zip(ids, tokens, durations, strict=True)
     renewals = [(job_id, token, round(duration)) for job_id, token, duration in given_rows if token]
     return {"count": await _renew(session, renewals)}
-
-
-COMMANDS: Final = (
-    Command(
-        "ACK", "core", _ack, "Complete a job with its result.",
-        (JOB, TOKEN, Field("result", Kind.ANY), Field("removeOnComplete", Kind.FLAG, default=False)),
-        http="POST /jobs/{id}/ack",
-    ),
-    Command(
-        "ACKB", "core", _ack_many, "Complete many jobs.",
-        (
-            Field("ids", Kind.TEXTS, required=True), Field("results", Kind.LIST), Field("tokens", Kind.LIST),
-            Field("removeOnCompletes", Kind.LIST),
-        ), http="POST /jobs/ack-batch",
-    ),
-    Command(
-        "FAIL", "core", _fail, "Fail an attempt: the job is retried after its backoff, if it has attempts left.",
-        (
-            JOB, TOKEN, Field("error", default="Unknown error"), Field("unrecoverable", Kind.FLAG, default=False),
-            Field("stack", Kind.TEXTS), Field("removeOnFail", Kind.FLAG, default=False),
-        ), http="POST /jobs/{id}/fail",
-    ),
-    Command(
-        "JobHeartbeat", "locks", _heartbeat, "Renew the lock of a job.", (JOB, TOKEN, _DURATION),
-        http="POST /jobs/{id}/heartbeat",
-    ),
-    Command(
-        "JobHeartbeatB", "locks", _heartbeats, "Renew the locks of many jobs; return how many were renewed.",
-        (_IDS, Field("tokens", Kind.LIST)), http="POST /jobs/heartbeat-batch",
-    ),
-    Command(
-        "ExtendLock", "locks", _extend, "Extend the lock of a job.",
-        (JOB, TOKEN, Field("duration", Kind.INTEGER, required=True, minimum=1_000, maximum=MAX_LOCK_MS)),
-        http="POST /jobs/{id}/extend-lock",
-    ),
-    Command(
-        "ExtendLocks", "locks", _extend_many, "Extend the locks of many jobs; return how many were extended.",
-        (_IDS, Field("tokens", Kind.TEXTS, required=True), Field("durations", Kind.LIST, required=True)),
-        http="POST /jobs/extend-locks",
-    ),
-)  # fmt: skip

@@ -15,10 +15,12 @@ from typing import Any, Final
 
 from glidemq_py._features.remote_control import STALE_MS, client_workers_key, read_client_worker
 from glidemq_py.gateway.names import QueueNameError, engine_name
-from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import DONE, JOB, QUEUE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.session import Commands, Session
+from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 __all__ = ["COMMANDS", "FORGOTTEN_MS", "list_workers"]
+
+COMMANDS: Final = Commands()
 
 PROTOCOL_VERSION: Final = 3
 CAPABILITIES: Final = ("pipelining", "separate-job-name")
@@ -28,32 +30,39 @@ _MOST_QUEUES: Final = 1_000
 _COUNT: Final[Mapping[str, Any]] = {"kind": Kind.INTEGER, "minimum": 0, "maximum": _MOST}
 
 
+@COMMANDS("Hello", "connection")
 async def _hello(session: Session, _: Given) -> Answer:
+    """Return the version of the protocol."""
     return {
         "protocolVersion": PROTOCOL_VERSION, "capabilities": [*CAPABILITIES], "server": "bunqueue",
         "version": session.state.version,
     }  # fmt: skip
 
 
-async def _auth(session: Session, given: Given) -> Answer:
+@COMMANDS("Auth", "connection", Field("token", Kind.ANY), is_public=True)
+async def _auth(session: Session, given: Given) -> None:
+    """Authenticate the connection."""
     token = given["token"]
     if not session.authenticate(token if isinstance(token, str) else ""):
         raise CommandError("Invalid token")
-    return DONE
 
 
+@COMMANDS("Ping", "connection", http="GET /ping")
 async def _ping(_: Session, __: Given) -> Answer:
+    """Return the time of the gateway."""
     return {"data": {"pong": True, "time": int(time.time() * 1_000)}}
 
 
-async def _subscribe(session: Session, given: Given) -> Answer:
+@COMMANDS("SubscribeEvents", "events", QUEUE)
+async def _subscribe(session: Session, given: Given) -> None:
+    """Send the events of a queue from now on; a connection has one subscription, which this replaces."""
     await session.state.subscribe(session.notify, given["queue"])
-    return DONE
 
 
-async def _unsubscribe(session: Session, given: Given) -> Answer:
+@COMMANDS("UnsubscribeEvents", "events", Field("queue", Kind.ANY))
+async def _unsubscribe(session: Session, given: Given) -> None:
+    """End the subscription."""
     session.state.unsubscribe(session.notify)
-    return DONE
 
 
 def _key(session: Session) -> str:
@@ -68,7 +77,20 @@ async def _put(session: Session, worker: Mapping[str, Any]) -> None:
     await session.state.transport.command("HSET", _key(session), worker["id"], json.dumps(worker))
 
 
+@COMMANDS(
+    "RegisterWorker",
+    "workers",
+    Field("name", maximum=256),
+    Field("queues", Kind.TEXTS),
+    Field("concurrency", Kind.INTEGER, minimum=1, maximum=1_000_000, default=1),
+    Field("workerId", minimum=1, maximum=256),
+    Field("hostname", maximum=256),
+    Field("pid", default=0, **_COUNT),
+    Field("startedAt", Kind.ANY),
+    http="POST /workers",
+)
 async def _register(session: Session, given: Given) -> Answer:
+    """Register a worker of the client, until its connection ends."""
     worker_id = given["workerId"] or str(uuid.uuid4())
     if len(given["queues"] or ()) > _MOST_QUEUES:
         raise CommandError(f"queues must have at most {_MOST_QUEUES} names")
@@ -92,14 +114,26 @@ def _engine_names(queues: Iterable[str]) -> Iterator[str]:
             yield engine_name(name)
 
 
+@COMMANDS("UnregisterWorker", "workers", Field("workerId", required=True), http="DELETE /workers/{workerId}")
 async def _unregister(session: Session, given: Given) -> Answer:
+    """Remove a worker."""
     session.workers.discard(given["workerId"])
     if not await session.state.transport.command("HDEL", _key(session), given["workerId"]):
         raise CommandError("Worker not found")
     return {"data": {"removed": True}}
 
 
+@COMMANDS(
+    "Heartbeat",
+    "workers",
+    JOB,
+    Field("activeJobs", **_COUNT),
+    Field("processed", **_COUNT),
+    Field("failed", **_COUNT),
+    http="POST /workers/{id}/heartbeat",
+)
 async def _heartbeat(session: Session, given: Given) -> Answer:
+    """Store that a worker is alive, and its figures."""
     found = read_client_worker(await session.state.transport.command("HGET", _key(session), given["id"]))
     if found is None:
         raise CommandError("Worker not found")
@@ -112,7 +146,16 @@ async def _heartbeat(session: Session, given: Given) -> Answer:
     return {"data": {"ok": True}}
 
 
+@COMMANDS(
+    "ListWorkers",
+    "workers",
+    Field("queue", maximum=256),
+    http="GET /queues/{queue}/workers",
+    shown=("workers",),
+    is_flat=True,
+)
 async def _list(session: Session, given: Given) -> Answer:
+    """Return the workers of the clients of all gateways, or of a queue."""
     listed, stats = await list_workers(session)
     if given["queue"] is not None:
         listed = [worker for worker in listed if given["queue"] in worker["queues"]]
@@ -148,41 +191,3 @@ async def list_workers(session: Session) -> tuple[list[dict[str, Any]], dict[str
         "concurrencySlots": sum(worker["concurrency"] for worker in listed),
     }  # fmt: skip
     return listed, stats
-
-
-COMMANDS: Final = (
-    Command("Hello", "connection", _hello, "Return the version of the protocol."),
-    Command("Auth", "connection", _auth, "Authenticate the connection.", (Field("token", Kind.ANY),), is_public=True),
-    Command("Ping", "connection", _ping, "Return the time of the gateway.", http="GET /ping"),
-    Command(
-        "SubscribeEvents", "events", _subscribe,
-        "Send the events of a queue from now on; a connection has one subscription, which this replaces.",
-        (QUEUE,),
-    ),
-    Command("UnsubscribeEvents", "events", _unsubscribe, "End the subscription.", (Field("queue", Kind.ANY),)),
-    Command(
-        "RegisterWorker", "workers", _register, "Register a worker of the client, until its connection ends.",
-        (
-            Field("name", maximum=256), Field("queues", Kind.TEXTS),
-            Field("concurrency", Kind.INTEGER, minimum=1, maximum=1_000_000, default=1),
-            Field("workerId", minimum=1, maximum=256), Field("hostname", maximum=256),
-            Field("pid", default=0, **_COUNT), Field("startedAt", Kind.ANY),
-        ), http="POST /workers",
-    ),
-    Command(
-        "UnregisterWorker", "workers", _unregister, "Remove a worker.", (Field("workerId", required=True),),
-        http="DELETE /workers/{workerId}"
-    ),
-    Command(
-        "ListWorkers", "workers", _list, "Return the workers of the clients of all gateways, or of a queue.",
-        (Field("queue", maximum=256),),
-        http="GET /queues/{queue}/workers", route={"shown": ("workers",), "is_flat": True},
-    ),
-    Command(
-        "Heartbeat", "workers", _heartbeat, "Store that a worker is alive, and its figures.",
-        (
-            JOB, Field("activeJobs", **_COUNT), Field("processed", **_COUNT),
-            Field("failed", **_COUNT),
-        ), http="POST /workers/{id}/heartbeat",
-    ),
-)  # fmt: skip

@@ -16,10 +16,9 @@ from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_objects import json_value
 from glidemq_py.gateway.names import listed_queues, wire_name
 from glidemq_py.gateway.push_options import TEMPLATE_FIELDS, reject_keys, template_options, zone_name
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import (
-    DONE,
     STRICT_QUEUE,
     Answer,
     CommandError,
@@ -31,6 +30,8 @@ from glidemq_py.gateway.table import (
 )
 
 __all__ = ["COMMANDS", "all_crons", "read_schedulers"]
+
+COMMANDS: Final = Commands()
 
 _MOST: Final = 2**53 - 1
 _AT_A_TIME: Final = 50
@@ -123,7 +124,29 @@ def _schedule(given: Given) -> dict[str, Any]:
     return options | {"pattern": pattern, "day_match": "or", "tz": given["timezone"] or None}
 
 
+@COMMANDS(
+    "Cron",
+    "cron",
+    _NAME,
+    STRICT_QUEUE,
+    Field("data", Kind.ANY),
+    Field("schedule", minimum=1, maximum=1_000),
+    Field("repeatEvery", Kind.ANY),
+    Field("jobName", minimum=1, maximum=256, default="default"),
+    Field("priority", Kind.INTEGER, minimum=-1_000_000, maximum=1_000_000, default=0),
+    Field("maxLimit", Kind.INTEGER, minimum=0, maximum=_MOST),
+    Field("timezone", maximum=256),
+    Field("uniqueKey", maximum=256),
+    Field("dedup", Kind.MAP),
+    Field("skipMissedOnRestart", Kind.FLAG, default=True),
+    Field("immediately", Kind.FLAG, default=False),
+    Field("skipIfNoWorker", Kind.FLAG, default=False),
+    Field("preventOverlap", Kind.FLAG, default=True),
+    Field("jobOptions", Kind.MAP),
+    http="POST /crons",
+)
 async def _put(session: Session, given: Given) -> Answer:
+    """Create or replace a cron job; by default no run overlaps the job of an earlier one."""
     name, queue = given["name"], await session.queue(given)
     schedule = _schedule({**given, "timezone": await zone_name(given["timezone"])})
     own = check_nested("jobOptions", TEMPLATE_FIELDS, given["jobOptions"] or {})
@@ -150,15 +173,18 @@ async def _put(session: Session, given: Given) -> Answer:
     return {"cron": _cron_object(queue.name, scheduler)}
 
 
-async def _delete(session: Session, given: Given) -> Answer:
+@COMMANDS("CronDelete", "cron", _NAME, http="DELETE /crons/{name}")
+async def _delete(session: Session, given: Given) -> None:
+    """Delete a cron job; the jobs that it has added are kept."""
     found = await _find(session, given["name"])
     if found is None or not await (await session.state.queue(found[0])).schedulers.remove(given["name"]):
         raise CommandError("Cron job not found")
     await session.state.transport.command("HDEL", _key(session.state), given["name"])
-    return DONE
 
 
+@COMMANDS("CronGet", "cron", _NAME, http="GET /crons/{name}")
 async def _get(session: Session, given: Given) -> Answer:
+    """Return a cron job."""
     found = await _find(session, given["name"])
     if found is None:
         raise CommandError("Cron job not found")
@@ -170,32 +196,7 @@ async def all_crons(session: Session) -> list[dict[str, Any]]:
     return [_cron_object(*pair) for pair in await session.state.shared(read_schedulers)]
 
 
+@COMMANDS("CronList", "cron", http="GET /crons")
 async def _list(session: Session, given: Given) -> Answer:
+    """Return the cron jobs of all queues, and schedulers of other programs."""
     return {"crons": await all_crons(session)}
-
-
-COMMANDS: Final = (
-    Command(
-        "Cron", "cron", _put, "Create or replace a cron job; by default no run overlaps the job of an earlier one.",
-        (
-            _NAME, STRICT_QUEUE, Field("data", Kind.ANY),
-            Field("schedule", minimum=1, maximum=1_000), Field("repeatEvery", Kind.ANY),
-            Field("jobName", minimum=1, maximum=256, default="default"),
-            Field("priority", Kind.INTEGER, minimum=-1_000_000, maximum=1_000_000, default=0),
-            Field("maxLimit", Kind.INTEGER, minimum=0, maximum=_MOST), Field("timezone", maximum=256),
-            Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP),
-            Field("skipMissedOnRestart", Kind.FLAG, default=True), Field("immediately", Kind.FLAG, default=False),
-            Field("skipIfNoWorker", Kind.FLAG, default=False), Field("preventOverlap", Kind.FLAG, default=True),
-            Field("jobOptions", Kind.MAP),
-        ), http="POST /crons",
-    ),
-    Command(
-        "CronDelete", "cron", _delete, "Delete a cron job; the jobs that it has added are kept.", (_NAME,),
-        http="DELETE /crons/{name}",
-    ),
-    Command("CronGet", "cron", _get, "Return a cron job.", (_NAME,), http="GET /crons/{name}"),
-    Command(
-        "CronList", "cron", _list, "Return the cron jobs of all queues, and schedulers of other programs.",
-        http="GET /crons",
-    ),
-)  # fmt: skip

@@ -20,9 +20,9 @@ from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, own_id, size_of
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.session import Command, Session, on_queue
+from glidemq_py.gateway.session import Commands, Session, on_queue
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
+from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
 from glidemq_py.gateway.values import Encoded, LargeAnswer
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 __all__ = ["COMMANDS"]
+
+COMMANDS: Final = Commands()
 
 _MOST: Final = 2**53
 _PAGE: Final = 100
@@ -111,7 +113,14 @@ async def _selected(queue: Queue[Any, Any], wanted: Mapping[str, Any], count: in
     return found
 
 
+@COMMANDS(
+    "Dlq", "dead letters", QUEUE, _COUNT, Field("filter", Kind.MAP), http="GET /queues/{queue}/dlq", shown=("entries",)
+)
 async def _list(session: Session, given: Given) -> Answer:
+    """Return failed jobs with their failures, oldest first; at most 1,000.
+
+    `filter` has `reason`, `olderThan`, `newerThan`, `retriable`, `expired`, `limit` and `offset`.
+    """
     queue, wanted = await session.queue(given), _filter(given)
     count = min(given["count"] or wanted["limit"] or _PAGE, _MOST_ENTRIES)
     found = await _selected(queue, wanted, count)
@@ -181,7 +190,17 @@ def _described(entry: _Entry, described: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@COMMANDS(
+    "RetryDlq",
+    "dead letters",
+    QUEUE,
+    Field("jobId"),
+    _COUNT,
+    Field("filter", Kind.MAP),
+    http="POST /queues/{queue}/dlq/retry",
+)
 async def _retry(session: Session, given: Given) -> Answer:
+    """Requeue failed jobs with all their attempts: one, or those that match."""
     queue = await session.queue(given)
     if given["jobId"] is not None:
         own = await own_id(session, queue.name, given["jobId"])
@@ -212,7 +231,17 @@ async def _retry_one(queue: Queue[Any, Any], job_id: str | None, state: JobState
     return 1
 
 
+@COMMANDS(
+    "RetryCompleted",
+    "dead letters",
+    QUEUE,
+    Field("id"),
+    _COUNT,
+    Field("timestamp", Kind.UNSUPPORTED),
+    http="POST /queues/{queue}/retry-completed",
+)
 async def _retry_completed(session: Session, given: Given) -> Answer:
+    """Requeue one completed job, or the oldest `count`."""
     queue = await session.queue(given)
     if given["id"] is not None:
         own = await own_id(session, queue.name, given["id"])
@@ -220,7 +249,9 @@ async def _retry_completed(session: Session, given: Given) -> Answer:
     return {"count": await queue.jobs.requeue_completed(given["count"])}
 
 
+@COMMANDS("RemoveDlqJob", "dead letters", QUEUE, Field("jobId", required=True))
 async def _remove(session: Session, given: Given) -> Answer:
+    """Delete a failed job."""
     queue = await session.queue(given)
     own = await own_id(session, queue.name, given["jobId"])
     try:
@@ -230,7 +261,9 @@ async def _remove(session: Session, given: Given) -> Answer:
     return {"data": {"removed": removed}}
 
 
+@COMMANDS("GetDlqStats", "dead letters", QUEUE, http="GET /queues/{queue}/dlq/stats", is_flat=True)
 async def _stats(session: Session, given: Given) -> Answer:
+    """Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones."""
     queue = await session.queue(given)
     stats = await queue.failures.get_stats()
     reasons = Counter[str]()
@@ -256,7 +289,9 @@ async def _stats(session: Session, given: Given) -> Answer:
 # -- the policies ----------------------------------------------------------------------------------------------
 
 
+@COMMANDS("GetDlqConfig", "dead letters", QUEUE, http="GET /queues/{queue}/dlq-config")
 async def _get_config(session: Session, given: Given) -> Answer:
+    """Return the policy for failed jobs."""
     queue = await session.queue(given)
     return {"config": _dlq_config(await queue.failures.get_policy())}
 
@@ -272,7 +307,16 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
     }
 
 
-async def _set_config(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "SetDlqConfig",
+    "dead letters",
+    QUEUE,
+    Field("config", Kind.MAP, required=True),
+    http="PUT /queues/{queue}/dlq-config",
+    wrapped="config",
+)
+async def _set_config(session: Session, given: Given) -> None:
+    """Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`."""
     queue, changes = await session.queue(given), given["config"]
     checked = check_nested("config", _DLQ_CONFIG, changes)
     # null removes a limit.
@@ -288,15 +332,16 @@ async def _set_config(session: Session, given: Given) -> Answer:
         raise CommandError(f"config.maxAge must be greater than config.autoRetryInterval ({interval} ms)")
     if interval is None and settings["maxAge"] is None and settings["maxEntries"] is None:
         await queue.failures.remove_policy()
-        return DONE
+        return
     await queue.failures.set_policy(
         retry_interval=interval, max_auto_retries=settings["maxAutoRetries"] if interval else None,
         max_age=settings["maxAge"], max_entries=settings["maxEntries"],
     )  # fmt: skip
-    return DONE
 
 
+@COMMANDS("GetStallConfig", "dead letters", QUEUE, http="GET /queues/{queue}/stall-config")
 async def _get_stall_config(session: Session, given: Given) -> Answer:
+    """Return the stalled-job policy."""
     interval, most, grace = await (await session.queue(given)).settings.get_stalled_policy()
     return {
         "config": {
@@ -306,7 +351,16 @@ async def _get_stall_config(session: Session, given: Given) -> Answer:
     }  # fmt: skip
 
 
-async def _set_stall_config(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "SetStallConfig",
+    "dead letters",
+    QUEUE,
+    Field("config", Kind.MAP, required=True),
+    http="PUT /queues/{queue}/stall-config",
+    wrapped="config",
+)
+async def _set_stall_config(session: Session, given: Given) -> None:
+    """Change the stalled-job policy: `stallInterval`, `maxStalls`, `gracePeriod`."""
     changes = check_nested("config", _STALL_CONFIG, given["config"])
     if changes["enabled"] is False:
         raise CommandError("config.enabled must be true: stalled jobs are always recovered")
@@ -314,56 +368,8 @@ async def _set_stall_config(session: Session, given: Given) -> Answer:
     if (interval, most, grace) != (None, None, None):
         queue = await session.queue(given)
         await queue.settings.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
-    return DONE
 
 
-COMMANDS: Final = (
-    Command(
-        "Dlq", "dead letters", _list,
-        "Return failed jobs with their failures, oldest first; at most 1,000. `filter` has `reason`, `olderThan`, "
-        "`newerThan`, `retriable`, `expired`, `limit` and `offset`.",
-        (QUEUE, _COUNT, Field("filter", Kind.MAP)), http="GET /queues/{queue}/dlq", route={"shown": ("entries",)},
-    ),
-    Command(
-        "RetryDlq", "dead letters", _retry, "Requeue failed jobs with all their attempts: one, or those that match.",
-        (QUEUE, Field("jobId"), _COUNT, Field("filter", Kind.MAP)), http="POST /queues/{queue}/dlq/retry",
-    ),
-    Command(
-        "RetryCompleted", "dead letters", _retry_completed, "Requeue one completed job, or the oldest `count`.",
-        (QUEUE, Field("id"), _COUNT, Field("timestamp", Kind.UNSUPPORTED)),
-        http="POST /queues/{queue}/retry-completed",
-    ),
-    Command(
-        "PurgeDlq", "dead letters", on_queue(lambda queue: queue.failures.purge(), "count"),
-        "Delete the failed jobs.", (QUEUE,),
-        http="POST /queues/{queue}/dlq/purge",
-    ),
-    Command(
-        "RemoveDlqJob", "dead letters", _remove, "Delete a failed job.", (QUEUE, Field("jobId", required=True))
-    ),
-    Command(
-        "GetDlqConfig", "dead letters", _get_config, "Return the policy for failed jobs.", (QUEUE,),
-        http="GET /queues/{queue}/dlq-config",
-    ),
-    Command(
-        "SetDlqConfig", "dead letters", _set_config,
-        "Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`.",
-        (QUEUE, Field("config", Kind.MAP, required=True)),
-        http="PUT /queues/{queue}/dlq-config", route={"wrapped": "config"},
-    ),
-    Command(
-        "GetDlqStats", "dead letters", _stats,
-        "Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones.",
-        (QUEUE,), http="GET /queues/{queue}/dlq/stats", route={"is_flat": True},
-    ),
-    Command(
-        "GetStallConfig", "dead letters", _get_stall_config, "Return the stalled-job policy.", (QUEUE,),
-        http="GET /queues/{queue}/stall-config",
-    ),
-    Command(
-        "SetStallConfig", "dead letters", _set_stall_config,
-        "Change the stalled-job policy: `stallInterval`, `maxStalls`, `gracePeriod`.",
-        (QUEUE, Field("config", Kind.MAP, required=True)),
-        http="PUT /queues/{queue}/stall-config", route={"wrapped": "config"},
-    ),
-)  # fmt: skip
+COMMANDS("PurgeDlq", "dead letters", QUEUE, summary="Delete the failed jobs.", http="POST /queues/{queue}/dlq/purge")(
+    on_queue(lambda queue: queue.failures.purge(), "count")
+)

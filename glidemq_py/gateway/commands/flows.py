@@ -33,9 +33,8 @@ from glidemq_py.gateway.job_objects import UNSTARTED, job_object
 from glidemq_py.gateway.listing import find_job, job_at
 from glidemq_py.gateway.names import MARK, QueueNameError, check_wire_name, engine_name, queue_of_part, wire_name
 from glidemq_py.gateway.push_options import CHILD_POLICIES, FLOW_FIELDS, Push, child_policy, push_of, reject_keys
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import (
-    DONE,
     JOB,
     Answer,
     CommandError,
@@ -49,6 +48,8 @@ from glidemq_py.gateway.table import (
 )
 
 __all__ = ["COMMANDS", "family_of"]
+
+COMMANDS: Final = Commands()
 
 _log = get_logger(__name__)
 
@@ -77,7 +78,13 @@ class _FlowJob(NamedTuple):
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
+@COMMANDS("PUSHF", "core", Field("jobs", Kind.LIST, required=True))
 async def _push_flow(session: Session, given: Given) -> Answer:
+    """Add the jobs of a flow, all or none.
+
+    Each has `id`, `queue`, and `input` with the fields of `PUSH`, `childrenIds`, `parentId` and what its
+    failure does to jobs that wait for it.
+    """
     jobs = await _checked(session, given["jobs"])
     if not jobs:
         return {"data": {"jobs": []}}
@@ -265,7 +272,9 @@ async def _key_of(session: Session, ref: JobRef) -> str:
     return job_id if is_own else f"{queue}:{job_id}"
 
 
+@COMMANDS("GetChildrenValues", "query", JOB, http="GET /jobs/{id}/children")
 async def _values(session: Session, given: Given) -> Answer:
+    """Return the results of the completed children."""
     job = await find_job(session, given["id"])
     found = {} if job is None else await job.get_children_values()
     return {"data": {"values": {await _key_of(session, ref_of_member(each)): value for each, value in found.items()}}}
@@ -284,7 +293,9 @@ async def _failures(session: Session, given: Given, *, ignored: bool) -> Answer:
     return {"values": values}
 
 
-async def _update_parent(session: Session, given: Given) -> Answer:
+@COMMANDS("UpdateParent", "control", Field("childId", required=True), Field("parentId", required=True))
+async def _update_parent(session: Session, given: Given) -> None:
+    """Let a job that has not started wait for `childId`, a job that exists; its parent is `parentId`."""
     child_id, parent_id = given["childId"], given["parentId"]
     if child_id == parent_id:
         raise CommandError("A flow job cannot be its own parent")
@@ -297,7 +308,7 @@ async def _update_parent(session: Session, given: Given) -> Answer:
     ref, above = JobRef(child.queue_name, child.id), JobRef(parent.queue_name, parent.id)
     current = await _parents_of(session, child)
     if above in current:
-        return DONE
+        return
     for each in current:
         wire_id = await session.state.ids.on_wire(each.queue, each.id)
         raise CommandError(f"Child job {child_id} already belongs to parent {wire_id}")
@@ -311,7 +322,6 @@ async def _update_parent(session: Session, given: Given) -> Answer:
     except JobStateError:
         raise CommandError(f"Parent job {parent_id} is not linkable") from None
     session.state.changed({"queue": parent.queue_name})  # the child may have ended
-    return DONE
 
 
 async def _parents_of(session: Session, job: Job[Any, Any]) -> list[JobRef]:
@@ -354,7 +364,9 @@ async def _is_above(session: Session, ref: JobRef, job: Job[Any, Any]) -> bool:
     return False
 
 
+@COMMANDS("RemoveChildDependency", "control", JOB)
 async def _remove_dependency(session: Session, given: Given) -> Answer:
+    """Let no parent wait for a job any more."""
     child = await find_job(session, given["id"])
     if child is None:
         raise CommandError(f"Job not found: {given['id']}")
@@ -370,7 +382,9 @@ async def _remove_dependency(session: Session, given: Given) -> Answer:
     return {"removed": True}
 
 
-async def _remove_unprocessed(session: Session, given: Given) -> Answer:
+@COMMANDS("RemoveUnprocessedChildren", "control", JOB)
+async def _remove_unprocessed(session: Session, given: Given) -> None:
+    """Delete the children of a job that have not started; it no longer waits for them."""
     parent = await find_job(session, given["id"])
     for ref in [] if parent is None else await parent.get_open_children():
         child = await job_at(session, ref.queue, ref.id)
@@ -379,38 +393,14 @@ async def _remove_unprocessed(session: Session, given: Given) -> Answer:
         await parent.remove_dependency(child)  # first: the removal of a child may fail its parent
         with contextlib.suppress(JobStateError):
             await child.remove(states=UNSTARTED)
-    return DONE
 
 
-COMMANDS: Final = (
-    Command(
-        "PUSHF", "core", _push_flow,
-        "Add the jobs of a flow, all or none; each has `id`, `queue`, and `input` with the fields of `PUSH`, "
-        "`childrenIds`, `parentId` and what its failure does to jobs that wait for it.",
-        (Field("jobs", Kind.LIST, required=True),),
-    ),
-    Command(
-        "UpdateParent", "control", _update_parent,
-        "Let a job that has not started wait for `childId`, a job that exists; its parent is `parentId`.",
-        (Field("childId", required=True), Field("parentId", required=True)),
-    ),
-    Command(
-        "RemoveChildDependency", "control", _remove_dependency, "Let no parent wait for a job any more.", (JOB,)
-    ),
-    Command(
-        "RemoveUnprocessedChildren", "control", _remove_unprocessed,
-        "Delete the children of a job that have not started; it no longer waits for them.", (JOB,),
-    ),
-    Command(
-        "GetChildrenValues", "query", _values, "Return the results of the completed children.", (JOB,),
-        http="GET /jobs/{id}/children",
-    ),
-    Command(
-        "GetFailedChildrenValues", "query", partial(_failures, ignored=False), "Return why children have failed.",
-        (JOB,),
-    ),
-    Command(
-        "GetIgnoredChildrenFailures", "query", partial(_failures, ignored=True),
-        "Return why children have failed that were added with `ignoreDependencyOnFailure`.", (JOB,),
-    ),
-)  # fmt: skip
+COMMANDS("GetFailedChildrenValues", "query", JOB, summary="Return why children have failed.")(
+    partial(_failures, ignored=False)
+)
+COMMANDS(
+    "GetIgnoredChildrenFailures",
+    "query",
+    JOB,
+    summary="Return why children have failed that were added with `ignoreDependencyOnFailure`.",
+)(partial(_failures, ignored=True))

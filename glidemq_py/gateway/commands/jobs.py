@@ -23,15 +23,17 @@ from glidemq_py.gateway.job_objects import (
 )
 from glidemq_py.gateway.listing import active_job, due_times_of, existing_job, find_job, located, size_of
 from glidemq_py.gateway.push_options import group_priority
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
-from glidemq_py.gateway.table import DONE, JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
+from glidemq_py.gateway.table import JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 
 if TYPE_CHECKING:
     from glidemq_py._job.job import Job
 
 __all__ = ["COMMANDS"]
+
+COMMANDS: Final = Commands()
 
 _MOST_PROGRESS: Final = 100
 _DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
@@ -46,7 +48,9 @@ _MOST_LINES: Final = 2**53
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
+@COMMANDS("GetJob", "query", JOB, http="GET /jobs/{id}")
 async def _get(session: Session, given: Given) -> Answer:
+    """Return a job with its state and result."""
     job = await existing_job(session, given["id"], exclude_data=False)
     family = await family_of(session, job)
     due = (await due_times_of([job])).get(job._stored_id, 0)
@@ -56,16 +60,22 @@ async def _get(session: Session, given: Given) -> Answer:
         return LargeAnswer(job=await slices.encoded({**full_job_object(job, given["id"], due), **family}))
 
 
+@COMMANDS("GetJobByCustomId", "query", Field("customId", required=True), http="GET /jobs/custom/{customId}")
 async def _get_by_chosen_id(session: Session, given: Given) -> Answer:
+    """Return the job whose id a client has chosen."""
     return await _get(session, {"id": given["customId"]})
 
 
+@COMMANDS("GetState", "query", JOB, http="GET /jobs/{id}/state")
 async def _get_state(session: Session, given: Given) -> Answer:
+    """Return the state of a job; `unknown` if there is none."""
     job = await find_job(session, given["id"])
     return {"id": given["id"], "state": wire_state(job)}
 
 
+@COMMANDS("GetResult", "query", JOB, http="GET /jobs/{id}/result")
 async def _get_result(session: Session, given: Given) -> Answer:
+    """Return the result of a completed job."""
     job = await find_job(session, given["id"])
     is_completed = job is not None and job.state is JobState.COMPLETED
     if job is None or not is_completed:
@@ -76,7 +86,9 @@ async def _get_result(session: Session, given: Given) -> Answer:
         return LargeAnswer(id=given["id"], result=await slices.encoded(job.returnvalue))
 
 
+@COMMANDS("GetProgress", "query", JOB, http="GET /jobs/{id}/progress")
 async def _get_progress(session: Session, given: Given) -> Answer:
+    """Return the progress of an active job."""
     job = await active_job(session, given["id"])
     return {"progress": job.progress, "message": job.progress_message}
 
@@ -101,29 +113,41 @@ async def _job_of(session: Session, given: Given) -> Job[Any, Any]:
     return job
 
 
-async def _cancel(session: Session, given: Given) -> Answer:
+@COMMANDS("Cancel", "control", JOB, http="DELETE /jobs/{id}", is_lenient=True)
+async def _cancel(session: Session, given: Given) -> None:
+    """Delete a job that has not started."""
     with _refused("Job not found or cannot be cancelled"):
         if not await (await _job_of(session, given)).remove(states=UNSTARTED):
             raise JobNotFoundError(given["id"])
-    return DONE
 
 
-async def _progress(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "Progress",
+    "control",
+    JOB,
+    Field("progress", Kind.ANY, default=0),
+    Field("message"),
+    http="POST /jobs/{id}/progress",
+)
+async def _progress(session: Session, given: Given) -> None:
+    """Store the progress of an active job; a number is limited to 0..100."""
     job = await active_job(session, given["id"])
     progress = json_value("progress", given["progress"])
     if is_number(progress):
         progress = min(max(progress, 0), _MOST_PROGRESS)
     await job.update_progress(progress, given["message"])
-    return DONE
 
 
-async def _promote(session: Session, given: Given) -> Answer:
+@COMMANDS("Promote", "control", JOB, http="POST /jobs/{id}/promote")
+async def _promote(session: Session, given: Given) -> None:
+    """Make a delayed job ready."""
     with _refused("Job not found or not delayed"):
         await (await _job_of(session, given)).promote()
-    return DONE
 
 
-async def _discard(session: Session, given: Given) -> Answer:
+@COMMANDS("Discard", "control", JOB, TOKEN, http="POST /jobs/{id}/discard")
+async def _discard(session: Session, given: Given) -> Answer | None:
+    """Fail a job that has not finished, without a retry; an active one needs its token."""
     job = await existing_job(session, given["id"])
     state = job.state
     if state is None or state.is_finished:
@@ -132,10 +156,12 @@ async def _discard(session: Session, given: Given) -> Answer:
         return await end_attempt(session, given, ClientError("Job discarded", ()))
     if await job.revoke() == "not_found":
         raise CommandError("Job not found")
-    return DONE
+    return None
 
 
-async def _to_wait(session: Session, given: Given) -> Answer:
+@COMMANDS("MoveToWait", "control", JOB, TOKEN, http="POST /jobs/{id}/move-to-wait")
+async def _to_wait(session: Session, given: Given) -> None:
+    """Make a job ready: release, promote or retry it."""
     job = await find_job(session, given["id"])
     if job is None:
         raise CommandError(f"Cannot move job from state '{wire_state(job)}' to waiting")
@@ -152,10 +178,11 @@ async def _to_wait(session: Session, given: Given) -> Answer:
             raise CommandError(f"Cannot move job from state '{wire_state(job)}' to waiting")
     except JobStateError as error:
         raise CommandError(f"Cannot move job from state '{error.state}' to waiting") from None
-    return DONE
 
 
-async def _update(session: Session, given: Given) -> Answer:
+@COMMANDS("Update", "control", JOB, Field("data", Kind.ANY), http="PUT /jobs/{id}/data")
+async def _update(session: Session, given: Given) -> None:
+    """Replace the data of an unfinished job."""
     job = await find_job(session, given["id"])
     if job is None or job.state is None or job.state.is_finished:
         raise CommandError("Job not found or cannot be updated")
@@ -165,10 +192,18 @@ async def _update(session: Session, given: Given) -> Answer:
         await job.update_data(data)
     except JobNotFoundError:
         raise CommandError("Job not found or cannot be updated") from None
-    return DONE
 
 
-async def _change_priority(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "ChangePriority",
+    "control",
+    JOB,
+    Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
+    Field("lifo", Kind.FLAG),
+    http="PUT /jobs/{id}/priority",
+)
+async def _change_priority(session: Session, given: Given) -> None:
+    """Change the rank of a job that has not started; with `lifo`, it is the first one of its rank."""
     with _refused("Job not found or not in queue"):
         job = await _job_of(session, given)
         if job.fair_key is None:
@@ -177,16 +212,18 @@ async def _change_priority(session: Session, given: Given) -> Answer:
             raise CommandError("lifo is not supported for jobs with a groupId")
         else:
             await job.change_priority(group_priority(given["priority"]))
-    return DONE
 
 
-async def _change_delay(session: Session, given: Given) -> Answer:
+@COMMANDS("ChangeDelay", "control", JOB, _DELAY, http="PUT /jobs/{id}/delay")
+async def _change_delay(session: Session, given: Given) -> None:
+    """Let a job that has not started wait `delay` ms."""
     with _refused("Job not found or cannot change delay"):
         await (await _job_of(session, given)).change_delay(round(given["delay"]))
-    return DONE
 
 
-async def _to_delayed(session: Session, given: Given) -> Answer:
+@COMMANDS("MoveToDelayed", "control", JOB, TOKEN, _DELAY, http="POST /jobs/{id}/move-to-delayed")
+async def _to_delayed(session: Session, given: Given) -> None:
+    """Let a job wait `delay` ms; of an active one no attempt is counted."""
     job, delay = await existing_job(session, given["id"]), round(given["delay"])
     try:
         if job.state is JobState.ACTIVE:
@@ -198,10 +235,11 @@ async def _to_delayed(session: Session, given: Given) -> Answer:
             raise CommandError(f"Job is not active (current state: {wire_state(job)})")
     except JobStateError as error:
         raise CommandError(f"Job is not active (current state: {error.state})") from None
-    return DONE
 
 
+@COMMANDS("MoveToWaitingChildren", "control", JOB, TOKEN)
 async def _to_waiting_children(session: Session, given: Given) -> Answer:
+    """Let an active job wait for its unfinished children; without one it stays active."""
     job = await find_job(session, given["id"])
     if job is None or job.state is not JobState.ACTIVE:
         raise CommandError("Job is not active")
@@ -212,7 +250,15 @@ async def _to_waiting_children(session: Session, given: Given) -> Answer:
     return {"data": {"moved": True}}
 
 
+@COMMANDS(
+    "WaitJob",
+    "query",
+    JOB,
+    Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000),
+    http="POST /jobs/{id}/wait",
+)
 async def _wait(session: Session, given: Given) -> Answer:
+    """Wait until the job is completed, `timeout` ms at most, and return its result."""
     job = await existing_job(session, given["id"])
     answer = await session.polled(_outcome(job, max(1, round(given["timeout"]))))
     return {"completed": False} if answer is None else answer
@@ -230,7 +276,11 @@ async def _outcome(job: Job[Any, Any], timeout: int) -> Answer:
 # -- logs ------------------------------------------------------------------------------------------------------
 
 
+@COMMANDS(
+    "AddLog", "logs", JOB, Field("message", required=True), Field("level", default="info"), http="POST /jobs/{id}/logs"
+)
 async def _add_log(session: Session, given: Given) -> Answer:
+    """Append a line to the log of a job."""
     level = _LEVELS.get(given["level"])
     if level is None:
         raise CommandError(f"level must be one of {', '.join(_LEVELS)}")
@@ -242,7 +292,16 @@ async def _add_log(session: Session, given: Given) -> Answer:
     return {"data": {"added": True}}
 
 
+@COMMANDS(
+    "GetLogs",
+    "logs",
+    JOB,
+    Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
+    Field("end", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=-1),
+    http="GET /jobs/{id}/logs",
+)
 async def _get_logs(session: Session, given: Given) -> Answer:
+    """Return lines of the log, oldest first, from `start` to `end` inclusive."""
     found = await session.state.ids.find(given["id"])
     if found is None:
         return {"data": {"logs": [], "count": 0}}
@@ -255,7 +314,15 @@ async def _get_logs(session: Session, given: Given) -> Answer:
     return {"data": {"logs": lines, "count": logs.count}}
 
 
-async def _clear_logs(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "ClearLogs",
+    "logs",
+    JOB,
+    Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0),
+    http="DELETE /jobs/{id}/logs",
+)
+async def _clear_logs(session: Session, given: Given) -> None:
+    """Delete the log, except the newest `keepLogs` lines."""
     found = await session.state.ids.find(given["id"])
     if found is not None:
         part, own = await located(session, *found)
@@ -263,87 +330,3 @@ async def _clear_logs(session: Session, given: Given) -> Answer:
         kept = given["keepLogs"]
         first, last = (-kept, -1) if kept else (1, 0)
         await link.command("LTRIM", link.keys.log(own), str(first), str(last))
-    return DONE
-
-
-COMMANDS: Final = (
-    Command("GetJob", "query", _get, "Return a job with its state and result.", (JOB,), http="GET /jobs/{id}"),
-    Command(
-        "GetJobByCustomId", "query", _get_by_chosen_id, "Return the job whose id a client has chosen.",
-        (Field("customId", required=True),), http="GET /jobs/custom/{customId}",
-    ),
-    Command(
-        "GetState", "query", _get_state, "Return the state of a job; `unknown` if there is none.", (JOB,),
-        http="GET /jobs/{id}/state",
-    ),
-    Command(
-        "GetResult", "query", _get_result, "Return the result of a completed job.", (JOB,),
-        http="GET /jobs/{id}/result",
-    ),
-    Command(
-        "GetProgress", "query", _get_progress, "Return the progress of an active job.", (JOB,),
-        http="GET /jobs/{id}/progress",
-    ),
-    Command(
-        "Cancel", "control", _cancel, "Delete a job that has not started.", (JOB,),
-        http="DELETE /jobs/{id}", route={"is_lenient": True},
-    ),
-    Command(
-        "Progress", "control", _progress, "Store the progress of an active job; a number is limited to 0..100.",
-        (JOB, Field("progress", Kind.ANY, default=0), Field("message")), http="POST /jobs/{id}/progress",
-    ),
-    Command(
-        "Update", "control", _update, "Replace the data of an unfinished job.", (JOB, Field("data", Kind.ANY)),
-        http="PUT /jobs/{id}/data"
-    ),
-    Command(
-        "ChangePriority", "control", _change_priority,
-        "Change the rank of a job that has not started; with `lifo`, it is the first one of its rank.",
-        (
-            JOB, Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
-            Field("lifo", Kind.FLAG),
-        ), http="PUT /jobs/{id}/priority",
-    ),
-    Command(
-        "ChangeDelay", "control", _change_delay, "Let a job that has not started wait `delay` ms.", (JOB, _DELAY),
-        http="PUT /jobs/{id}/delay",
-    ),
-    Command(
-        "MoveToDelayed", "control", _to_delayed, "Let a job wait `delay` ms; of an active one no attempt is counted.",
-        (JOB, TOKEN, _DELAY), http="POST /jobs/{id}/move-to-delayed",
-    ),
-    Command(
-        "MoveToWaitingChildren", "control", _to_waiting_children,
-        "Let an active job wait for its unfinished children; without one it stays active.", (JOB, TOKEN),
-    ),
-    Command(
-        "WaitJob", "query", _wait, "Wait until the job is completed, `timeout` ms at most, and return its result.",
-        (JOB, Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000)), http="POST /jobs/{id}/wait",
-    ),
-    Command("Promote", "control", _promote, "Make a delayed job ready.", (JOB,), http="POST /jobs/{id}/promote"),
-    Command(
-        "Discard", "control", _discard,
-        "Fail a job that has not finished, without a retry; an active one needs its token.", (JOB, TOKEN),
-        http="POST /jobs/{id}/discard",
-    ),
-    Command(
-        "MoveToWait", "control", _to_wait, "Make a job ready: release, promote or retry it.", (JOB, TOKEN),
-        http="POST /jobs/{id}/move-to-wait"
-    ),
-    Command(
-        "AddLog", "logs", _add_log, "Append a line to the log of a job.",
-        (JOB, Field("message", required=True), Field("level", default="info")), http="POST /jobs/{id}/logs",
-    ),
-    Command(
-        "GetLogs", "logs", _get_logs, "Return lines of the log, oldest first, from `start` to `end` inclusive.",
-        (
-            JOB, Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
-            Field("end", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=-1),
-        ), http="GET /jobs/{id}/logs",
-    ),
-    Command(
-        "ClearLogs", "logs", _clear_logs, "Delete the log, except the newest `keepLogs` lines.",
-        (JOB, Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0)),
-        http="DELETE /jobs/{id}/logs",
-    ),
-)  # fmt: skip

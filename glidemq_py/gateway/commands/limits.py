@@ -11,14 +11,16 @@ from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
-from glidemq_py.gateway.session import Command, Handler, Session, on_queue
-from glidemq_py.gateway.table import DONE, JOB, QUEUE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.session import Commands, Handler, Session, on_queue
+from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 if TYPE_CHECKING:
     from glidemq_py._api.job_queue import Queue
     from glidemq_py._core.limits import FairKeyInfo
 
 __all__ = ["COMMANDS"]
+
+COMMANDS: Final = Commands()
 
 _MAX_MS: Final = 31_536_000_000
 _LIMIT: Final = Field("limit", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT)
@@ -35,21 +37,27 @@ def _field_named() -> Generator[None]:
         raise CommandError(f"limit {error.problem}") from None
 
 
-async def _rate_limit(session: Session, given: Given) -> Answer:
+@COMMANDS("RateLimit", "limits", QUEUE, _LIMIT, _DURATION, _TTL, http="PUT /queues/{queue}/rate-limit")
+async def _rate_limit(session: Session, given: Given) -> None:
+    """Limit how many jobs all workers start per `duration` ms."""
     queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
-    return DONE
 
 
-async def _concurrency(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "SetConcurrency", "limits", QUEUE, _LIMIT, http="PUT /queues/{queue}/concurrency", renamed={"concurrency": "limit"}
+)
+async def _concurrency(session: Session, given: Given) -> None:
+    """Limit the active jobs of all workers."""
     queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_concurrency(given["limit"])
-    return DONE
 
 
+@COMMANDS("GetQueueLimits", "limits", QUEUE, Field("maxJobs", Kind.ANY))
 async def _limits(session: Session, given: Given) -> Answer:
+    """Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit."""
     queue = await session.queue(given)
     found = await queue.limits.get()
     rate, most = found.rate_limit, found.concurrency
@@ -98,15 +106,24 @@ def _removes(limit: str) -> Handler:
     return remove
 
 
+@COMMANDS("GetGroupsJobsCount", "groups", QUEUE)
 async def _all_backlogs(session: Session, given: Given) -> Answer:
+    """Count the ready jobs of all groups."""
     queue = await session.queue(given)
     return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
 
 
-async def _set_rate_limit(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "SetGroupRateLimit",
+    "groups",
+    *_GROUP,
+    Field("max", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
+    Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS),
+)
+async def _set_rate_limit(session: Session, given: Given) -> None:
+    """Limit how many jobs of a group start per `duration` ms."""
     queue, group = await _queue_and_group(session, given)
     await queue.fair_keys.set_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
-    return DONE
 
 
 def _rate_limit_of(info: FairKeyInfo) -> dict[str, int] | None:
@@ -119,18 +136,27 @@ def _rate_limit_ttl(info: FairKeyInfo) -> int:
     return left if left > 0 else -2
 
 
-async def _hold(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "RateLimitGroup", "groups", *_GROUP, Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS)
+)
+async def _hold(session: Session, given: Given) -> None:
+    """Start no job of a group for `duration` ms from now."""
     queue, group = await _queue_and_group(session, given)
     link = await (await part_of_key(queue, group))._connected()
     call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
     await link.transport.call(call)
-    return DONE
 
 
-async def _set_concurrency(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "SetGroupConcurrency",
+    "groups",
+    *_GROUP,
+    Field("concurrency", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
+)
+async def _set_concurrency(session: Session, given: Given) -> None:
+    """Limit the active jobs of a group."""
     queue, group = await _queue_and_group(session, given)
     await queue.fair_keys.set_limits(group, concurrency=given["concurrency"])
-    return DONE
 
 
 def _pauses(*, paused: bool) -> Handler:
@@ -148,7 +174,9 @@ def _pauses(*, paused: bool) -> Handler:
 _KEY: Final = (QUEUE, Field("deduplicationId", required=True, minimum=1, maximum=256))
 
 
+@COMMANDS("GetDeduplicationJobId", "deduplication", *_KEY)
 async def _get(session: Session, given: Given) -> Answer:
+    """Return the unfinished job that has a unique key."""
     queue = await session.queue(given)
     job = await queue.jobs.get_deduplicated(given["deduplicationId"])
     if job is None or job.state is None or job.state.is_finished:
@@ -156,12 +184,16 @@ async def _get(session: Session, given: Given) -> Answer:
     return {"data": {"jobId": await session.state.ids.on_wire(queue.name, job.id)}}
 
 
+@COMMANDS("RemoveDeduplicationKey", "deduplication", *_KEY)
 async def _remove(session: Session, given: Given) -> Answer:
+    """Remove a unique key; no job is changed."""
     queue = await session.queue(given)
     return {"data": {"count": int(await queue.jobs.remove_deduplication(given["deduplicationId"]))}}
 
 
+@COMMANDS("RemoveJobDeduplicationKey", "deduplication", JOB)
 async def _remove_of_job(session: Session, given: Given) -> Answer:
+    """Remove the unique key of a job."""
     job = await find_job(session, given["id"])
     option = None if job is None else job.opts.get("deduplication")
     key = cast("Mapping[str, Any]", option).get("id") if isinstance(option, dict) else None
@@ -174,80 +206,40 @@ async def _remove_of_job(session: Session, given: Given) -> Answer:
     return {"data": {"removed": is_owner and await queue.jobs.remove_deduplication(key)}}
 
 
-COMMANDS: Final = (
-    Command(
-        "RateLimit", "limits", _rate_limit, "Limit how many jobs all workers start per `duration` ms.",
-        (QUEUE, _LIMIT, _DURATION, _TTL), http="PUT /queues/{queue}/rate-limit",
-    ),
-    Command(
-        "RateLimitClear", "limits", on_queue(lambda queue: queue.limits.remove_rate_limit()),
-        "Remove the rate limit.", (QUEUE,),
-        http="DELETE /queues/{queue}/rate-limit",
-    ),
-    Command(
-        "SetConcurrency", "limits", _concurrency, "Limit the active jobs of all workers.", (QUEUE, _LIMIT),
-        http="PUT /queues/{queue}/concurrency", route={"renamed": {"concurrency": "limit"}},
-    ),
-    Command(
-        "GetQueueLimits", "limits", _limits,
-        "Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit.",
-        (QUEUE, Field("maxJobs", Kind.ANY)),
-    ),
-    Command(
-        "ClearConcurrency", "limits", on_queue(lambda queue: queue.limits.set_concurrency(0)),
-        "Remove the limit of active jobs.", (QUEUE,),
-        http="DELETE /queues/{queue}/concurrency",
-    ),
-    Command(
-        "GetGroupJobsCount", "groups", _shown("count", lambda info: info.backlog),
-        "Count the ready jobs of a group.", _GROUP,
-    ),
-    Command("GetGroupsJobsCount", "groups", _all_backlogs, "Count the ready jobs of all groups.", (QUEUE,)),
-    Command(
-        "GetGroupActiveCount", "groups", _shown("count", lambda info: info.active),
-        "Count the active jobs of a group.", _GROUP,
-    ),
-    Command(
-        "SetGroupRateLimit", "groups", _set_rate_limit, "Limit how many jobs of a group start per `duration` ms.",
-        (
-            *_GROUP, Field("max", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
-            Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS),
-        ),
-    ),
-    Command(
-        "GetGroupRateLimit", "groups", _shown("limit", _rate_limit_of),
-        "Return the rate limit of a group.", _GROUP,
-    ),
-    Command("RemoveGroupRateLimit", "groups", _removes("rate_limit"), "Remove the rate limit of a group.", _GROUP),
-    Command(
-        "GetGroupRateLimitTtl", "groups", _shown("ttl", _rate_limit_ttl),
-        "Return for how many ms the rate limit holds back the group; -2 = it does not.", _GROUP,
-    ),
-    Command(
-        "SetGroupConcurrency", "groups", _set_concurrency, "Limit the active jobs of a group.",
-        (*_GROUP, Field("concurrency", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT)),
-    ),
-    Command(
-        "GetGroupConcurrency", "groups", _shown("concurrency", lambda info: info.concurrency),
-        "Return the limit of active jobs of a group.", _GROUP,
-    ),
-    Command("RemoveGroupConcurrency", "groups", _removes("concurrency"), "Remove the limit of active jobs.", _GROUP),
-    Command(
-        "RateLimitGroup", "groups", _hold, "Start no job of a group for `duration` ms from now.",
-        (*_GROUP, Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS)),
-    ),
-    Command("PauseGroup", "groups", _pauses(paused=True), "Start no more jobs of a group.", _GROUP),
-    Command("ResumeGroup", "groups", _pauses(paused=False), "Start jobs of a paused group again.", _GROUP),
-    Command(
-        "IsGroupPaused", "groups", _shown("paused", lambda info: info.paused),
-        "Return whether a group is paused.", _GROUP,
-    ),
-    Command(
-        "GetDeduplicationJobId", "deduplication", _get, "Return the unfinished job that has a unique key.", _KEY
-    ),
-    Command("RemoveDeduplicationKey", "deduplication", _remove, "Remove a unique key; no job is changed.", _KEY),
-    Command(
-        "RemoveJobDeduplicationKey", "deduplication", _remove_of_job, "Remove the unique key of a job.",
-        (JOB,),
-    ),
-)  # fmt: skip
+COMMANDS("RateLimitClear", "limits", QUEUE, summary="Remove the rate limit.", http="DELETE /queues/{queue}/rate-limit")(
+    on_queue(lambda queue: queue.limits.remove_rate_limit())
+)
+COMMANDS(
+    "ClearConcurrency",
+    "limits",
+    QUEUE,
+    summary="Remove the limit of active jobs.",
+    http="DELETE /queues/{queue}/concurrency",
+)(on_queue(lambda queue: queue.limits.set_concurrency(0)))
+COMMANDS("GetGroupJobsCount", "groups", *_GROUP, summary="Count the ready jobs of a group.")(
+    _shown("count", lambda info: info.backlog)
+)
+COMMANDS("GetGroupActiveCount", "groups", *_GROUP, summary="Count the active jobs of a group.")(
+    _shown("count", lambda info: info.active)
+)
+COMMANDS("GetGroupRateLimit", "groups", *_GROUP, summary="Return the rate limit of a group.")(
+    _shown("limit", _rate_limit_of)
+)
+COMMANDS("RemoveGroupRateLimit", "groups", *_GROUP, summary="Remove the rate limit of a group.")(_removes("rate_limit"))
+COMMANDS(
+    "GetGroupRateLimitTtl",
+    "groups",
+    *_GROUP,
+    summary="Return for how many ms the rate limit holds back the group; -2 = it does not.",
+)(_shown("ttl", _rate_limit_ttl))
+COMMANDS("GetGroupConcurrency", "groups", *_GROUP, summary="Return the limit of active jobs of a group.")(
+    _shown("concurrency", lambda info: info.concurrency)
+)
+COMMANDS("RemoveGroupConcurrency", "groups", *_GROUP, summary="Remove the limit of active jobs.")(
+    _removes("concurrency")
+)
+COMMANDS("PauseGroup", "groups", *_GROUP, summary="Start no more jobs of a group.")(_pauses(paused=True))
+COMMANDS("ResumeGroup", "groups", *_GROUP, summary="Start jobs of a paused group again.")(_pauses(paused=False))
+COMMANDS("IsGroupPaused", "groups", *_GROUP, summary="Return whether a group is paused.")(
+    _shown("paused", lambda info: info.paused)
+)

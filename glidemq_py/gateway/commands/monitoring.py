@@ -16,12 +16,14 @@ from glidemq_py.gateway.figures import Figures, memory_mb
 from glidemq_py.gateway.job_objects import read_priority_counts, read_wire_counts
 from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
+from glidemq_py.gateway.session import Commands, Session
+from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 
 __all__ = [
     "COMMANDS", "STATES", "compact", "dashboard", "dashboard_queues", "heap_stats", "stats", "summed",
 ]  # fmt: skip
+
+COMMANDS: Final = Commands()
 
 _MOST: Final = 2**53
 _MOST_QUEUES: Final = 1_000
@@ -50,7 +52,9 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+@COMMANDS("Stats", "monitoring")
 async def _stats(session: Session, given: Given) -> Answer:
+    """Count the jobs of all queues, and those of this process per second."""
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     return {
         "stats": {
@@ -61,7 +65,17 @@ async def _stats(session: Session, given: Given) -> Answer:
     }  # fmt: skip
 
 
+@COMMANDS(
+    "Metrics",
+    "monitoring",
+    Field("queue", Kind.ANY),
+    Field("type"),
+    Field("start", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=0),
+    Field("end", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=-1),
+    http="GET /metrics",
+)
 async def _metrics(session: Session, given: Given) -> Answer:
+    """Return the figures of this process, or with `queue` the completed or failed jobs of a queue per minute."""
     if given["queue"] is not None:
         return await _metrics_of_queue(session, given)
     figures = session.state.figures
@@ -90,7 +104,9 @@ async def _metrics_of_queue(session: Session, given: Given) -> Answer:
     return {"data": {"meta": meta, "data": points, "count": len(points)}}
 
 
+@COMMANDS("Prometheus", "monitoring")
 async def _prometheus(session: Session, given: Given) -> Answer:
+    """Return the figures in Prometheus' text format."""
     try:
         from glidemq_py.gateway.commands.prometheus import exposition
     except ImportError:
@@ -98,19 +114,24 @@ async def _prometheus(session: Session, given: Given) -> Answer:
     return {"data": {"metrics": await exposition(session)}}
 
 
+@COMMANDS("StorageStatus", "monitoring", http="GET /storage")
 async def _storage(session: Session, given: Given) -> Answer:
+    """Ask Valkey whether it answers."""
     await session.state.transport.command("EXISTS", f"{session.state.options.prefix}:gateway:queues")
     return {"data": _STORAGE}
 
 
-async def _compact(session: Session, given: Given) -> Answer:
-    return DONE  # a gateway keeps no jobs
+@COMMANDS("CompactMemory", "monitoring")
+async def _compact(session: Session, given: Given) -> None:
+    """Do nothing: a gateway keeps no jobs."""
 
 
 # -- dashboard -------------------------------------------------------------------------------------------------
 
 
+@COMMANDS("DashboardOverview", "monitoring")
 async def _overview(session: Session, given: Given) -> Answer:
+    """Return jobs, rates, latencies, workers and cron jobs."""
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     listed, stats = await list_workers(session)
     durations = figures.durations
@@ -137,7 +158,9 @@ async def _overview(session: Session, given: Given) -> Answer:
     }  # fmt: skip
 
 
+@COMMANDS("DashboardQueues", "monitoring")
 async def _dashboard_queues(session: Session, given: Given) -> Answer:
+    """Return the jobs of each queue by state."""
     found = await session.state.shared(read_counts)
     queues = [
         {
@@ -150,7 +173,9 @@ async def _dashboard_queues(session: Session, given: Given) -> Answer:
     return {"data": {"queues": queues, "timestamp": _now()}}
 
 
+@COMMANDS("DashboardQueue", "monitoring", QUEUE, http="GET /dashboard/queues/{queue}", is_flat=True)
 async def _dashboard_queue(session: Session, given: Given) -> Answer:
+    """Return the figures of a queue, and its first failed jobs."""
     queue = await session.queue(given)
     counts, priorities, paused, failed = await asyncio.gather(
         read_wire_counts(queue), read_priority_counts(queue), queue.is_paused(),
@@ -175,29 +200,6 @@ async def _dashboard_queue(session: Session, given: Given) -> Answer:
             "timestamp": _now(),
         }
     }  # fmt: skip
-
-
-COMMANDS: Final = (
-    Command("Stats", "monitoring", _stats, "Count the jobs of all queues, and those of this process per second."),
-    Command(
-        "Metrics", "monitoring", _metrics,
-        "Return the figures of this process, or with `queue` the completed or failed jobs of a queue per minute.",
-        (
-            Field("queue", Kind.ANY), Field("type"),
-            Field("start", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=0),
-            Field("end", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=-1),
-        ), http="GET /metrics",
-    ),
-    Command("Prometheus", "monitoring", _prometheus, "Return the figures in Prometheus' text format."),
-    Command("StorageStatus", "monitoring", _storage, "Ask Valkey whether it answers.", http="GET /storage"),
-    Command("CompactMemory", "monitoring", _compact, "Do nothing: a gateway keeps no jobs."),
-    Command("DashboardOverview", "monitoring", _overview, "Return jobs, rates, latencies, workers and cron jobs."),
-    Command("DashboardQueues", "monitoring", _dashboard_queues, "Return the jobs of each queue by state."),
-    Command(
-        "DashboardQueue", "monitoring", _dashboard_queue, "Return the figures of a queue, and its first failed jobs.",
-        (QUEUE,), http="GET /dashboard/queues/{queue}", route={"is_flat": True},
-    ),
-)  # fmt: skip
 
 
 _MOST_LISTED: Final = 1_000

@@ -13,12 +13,14 @@ from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Fetched, Held
 from glidemq_py.gateway.hub import MOST_FETCHED
 from glidemq_py.gateway.push_rows import set_group_defaults
-from glidemq_py.gateway.session import Command, Session
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slices, too_deep
 from glidemq_py.gateway.table import STRICT_QUEUE, Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.values import Encoded, LargeAnswer, PackedList
 
 __all__ = ["COMMANDS"]
+
+COMMANDS: Final = Commands()
 
 _FIELDS: Final = (
     STRICT_QUEUE, Field("timeout", Kind.NUMBER, minimum=0, maximum=60_000, default=0), Field("owner", maximum=256),
@@ -30,6 +32,21 @@ _FIELDS: Final = (
 _AT_ONCE: Final = contextlib.nullcontext[None]()
 
 
+@COMMANDS(
+    "PULL",
+    "core",
+    *_FIELDS,
+    summary="Fetch a job; `timeout` ms at most until one is ready.",
+    http="GET /queues/{queue}/jobs",
+)
+@COMMANDS(
+    "PULLB",
+    "core",
+    *_FIELDS,
+    Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0),
+    summary="Fetch up to `count` jobs; wait for the first only.",
+    http="POST /queues/{queue}/jobs/pull-batch",
+)
 async def _pull(session: Session, given: Given) -> Answer:
     """PULL has no `count`, and one job."""
     queue, wait = await session.state.queue(given["queue"]), given["timeout"] / 1_000
@@ -105,16 +122,3 @@ async def _fetch_from(
             return fetched
         # The queue was partitioned meanwhile: the others may have a job.
         wait, began = wait - (time.monotonic() - began), time.monotonic()
-
-
-COMMANDS: Final = (
-    Command(
-        "PULL", "core", _pull, "Fetch a job; `timeout` ms at most until one is ready.", _FIELDS,
-        http="GET /queues/{queue}/jobs",
-    ),
-    Command(
-        "PULLB", "core", _pull, "Fetch up to `count` jobs; wait for the first only.",
-        (*_FIELDS, Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0)),
-        http="POST /queues/{queue}/jobs/pull-batch",
-    ),
-)  # fmt: skip

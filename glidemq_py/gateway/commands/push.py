@@ -20,7 +20,7 @@ from glidemq_py.gateway.push_options import (
     reject_keys,
     zone_name,
 )
-from glidemq_py.gateway.session import Command, Session, Way
+from glidemq_py.gateway.session import Commands, Session, Way
 from glidemq_py.gateway.table import (
     STRICT_QUEUE,
     Answer,
@@ -37,6 +37,8 @@ from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = ["COMMANDS", "repeated"]
 
+COMMANDS: Final = Commands()
+
 
 def _note_policies(session: Session, first: Any) -> None:
     """Log once per connection that options of its jobs have no effect, given its first job: they are often defaults."""
@@ -46,11 +48,32 @@ def _note_policies(session: Session, first: Any) -> None:
         session.state.warnings.warn("policies", text)
 
 
+@COMMANDS(
+    "PUSH",
+    "core",
+    STRICT_QUEUE,
+    *JOB_FIELDS,
+    checks_job=True,
+    http="POST /queues/{queue}/jobs",
+    renamed={"attempts": "maxAttempts"},
+    needs_body=True,
+)
 async def _push(session: Session, given: Given) -> Answer:
+    """Add a job."""
     return PortableMap(id=(await _add(session, given["queue"], (given["job"],)))[0])
 
 
+@COMMANDS(
+    "PUSHB",
+    "core",
+    STRICT_QUEUE,
+    Field("jobs", Kind.LIST, required=True),
+    http="POST /queues/{queue}/jobs/bulk",
+    wrapped="jobs",
+    needs_body=True,
+)
 async def _push_many(session: Session, given: Given) -> Answer:
+    """Add up to 100,000 jobs, all or none; each has the fields of `PUSH`."""
     jobs = given["jobs"]
     if len(jobs) != 1:
         return PortableMap(ids=await _add(session, given["queue"], jobs) if jobs else [])
@@ -96,19 +119,6 @@ async def _add_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence
         bulk = Bulk(session.state, queue, jobs)
         await bulk.check()
         return await bulk.add()
-
-
-COMMANDS: Final = (
-    Command(
-        "PUSH", "core", _push, "Add a job.", (STRICT_QUEUE, *JOB_FIELDS), checks_job=True,
-        http="POST /queues/{queue}/jobs", route={"renamed": {"attempts": "maxAttempts"}, "needs_body": True},
-    ),
-    Command(
-        "PUSHB", "core", _push_many, "Add up to 100,000 jobs, all or none; each has the fields of `PUSH`.",
-        (STRICT_QUEUE, Field("jobs", Kind.LIST, required=True)),
-        http="POST /queues/{queue}/jobs/bulk", route={"wrapped": "jobs", "needs_body": True},
-    ),
-)  # fmt: skip
 
 
 _PREFIX: Final = "repeat:"

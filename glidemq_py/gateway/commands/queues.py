@@ -22,9 +22,9 @@ from glidemq_py.gateway.job_objects import (
 from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_of
 from glidemq_py.gateway.names import listed_queues, wire_name
 from glidemq_py.gateway.push_rows import forget_group_limits
-from glidemq_py.gateway.session import Command, Session, on_queue
+from glidemq_py.gateway.session import Commands, Session, on_queue
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
-from glidemq_py.gateway.table import DONE, QUEUE, Answer, CommandError, Field, Given, Kind, check_field
+from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 from glidemq_py.gateway.values import LargeAnswer
 from glidemq_py.gateway.webhooks import DELIVERIES
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMANDS"]
 
+COMMANDS: Final = Commands()
+
 _QUEUE: Final = (QUEUE,)
 _CLEANED: Final = {name: sources for name, sources in SOURCES.items() if name != "active"}
 _PAUSED: Final = "paused"
@@ -40,24 +42,31 @@ _READY_AND_DELAYED: Final = (*SOURCES["waiting"], *SOURCES["prioritized"], SOURC
 _COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
 
 
-async def _pause(session: Session, given: Given) -> Answer:
+@COMMANDS("Pause", "control", *_QUEUE, http="POST /queues/{queue}/pause")
+async def _pause(session: Session, given: Given) -> None:
+    """Pause the queue for all workers."""
     if given["queue"] == DELIVERIES:
         raise CommandError(f"queue {DELIVERIES} has the messages of all webhooks; use SetWebhookEnabled")
     await (await session.queue(given)).pause()
-    return DONE
 
 
+@COMMANDS("PromoteJobs", "control", *_QUEUE, _COUNT, http="POST /queues/{queue}/promote-jobs")
 async def _promote(session: Session, given: Given) -> Answer:
+    """Make delayed jobs ready; all without `count`, none if it is 0."""
     queue, count = await session.queue(given), given["count"]
     return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
 
 
+@COMMANDS("GetCountsPerPriority", "query", *_QUEUE, http="GET /queues/{queue}/priority-counts")
 async def _priorities(session: Session, given: Given) -> Answer:
+    """Count the ready jobs by priority; those with a `groupId` as 0."""
     queue = await session.queue(given)
     return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
+@COMMANDS("Count", "query", *_QUEUE, http="GET /queues/{queue}/count")
 async def _count(session: Session, given: Given) -> Answer:
+    """Count the jobs that are not finished."""
     found = await (await session.queue(given)).get_job_counts()
     unfinished = (
         found.waiting, found.group_waiting, found.prioritized, found.delayed, found.suspended, found.active,
@@ -66,7 +75,9 @@ async def _count(session: Session, given: Given) -> Answer:
     return {"count": sum(unfinished)}
 
 
-async def _obliterate(session: Session, given: Given) -> Answer:
+@COMMANDS("Obliterate", "control", *_QUEUE, http="POST /queues/{queue}/obliterate")
+async def _obliterate(session: Session, given: Given) -> None:
+    """Delete the queue with all its jobs and cron jobs."""
     queue = await session.queue(given)
     await queue._plain_link()
     is_partitioned = queue._partitions is not None
@@ -74,10 +85,19 @@ async def _obliterate(session: Session, given: Given) -> Answer:
     forget_group_limits(queue)
     if is_partitioned:
         await session.state.forget_parts(queue)
-    return DONE
 
 
+@COMMANDS(
+    "Clean",
+    "control",
+    *_QUEUE,
+    Field("grace", Kind.INTEGER, minimum=0, maximum=MAX_DURATION_MS, default=0),
+    Field("state"),
+    Field("limit", Kind.INTEGER, minimum=0, maximum=1_000_000, default=1_000),
+    http="POST /queues/{queue}/clean",
+)
 async def _clean(session: Session, given: Given) -> Answer:
+    """Delete jobs of a state that ended, or else were added, `grace` ms ago; by default ready and delayed ones."""
     queue = await session.queue(given)
     sources = await _cleaned_sources(queue, given["state"])
     deleted = await _delete_old(queue, sources, given["grace"], given["limit"])
@@ -111,12 +131,16 @@ async def _delete_old(queue: Queue[Any, Any], sources: Sequence[Source], grace: 
     return deleted
 
 
+@COMMANDS("ListQueues", "control", http="GET /queues")
 async def _list_queues(session: Session, given: Given) -> Answer:
+    """Return the names of the queues."""
     found = await listed_queues(session.state.transport, session.state.options.prefix)
     return {"queues": [wire_name(name) for name in found]}
 
 
+@COMMANDS("TrimEvents", "control", *_QUEUE, Field("maxLength", Kind.INTEGER, required=True, minimum=0, maximum=2**53))
 async def _trim_events(session: Session, given: Given) -> Answer:
+    """Delete the oldest events of the queue."""
     queue, removed = await session.queue(given), 0
     link = await queue._first_connected()
     for part in queue._parts:
@@ -125,7 +149,19 @@ async def _trim_events(session: Session, given: Given) -> Answer:
     return {"data": {"removed": removed}}
 
 
+@COMMANDS(
+    "GetJobs",
+    "query",
+    *_QUEUE,
+    Field("state", Kind.ANY),
+    Field("limit", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=100),
+    Field("offset", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=0),
+    Field("asc", Kind.FLAG, default=True),
+    http="GET /queues/{queue}/jobs/list",
+    lists={"state": "state", "states": "state", "status": "state"},
+)
 async def _jobs(session: Session, given: Given) -> Answer:
+    """Return jobs in one or several states, all without `state`, in the order in which they were added."""
     queue = await session.queue(given)
     offset, limit = given["offset"], given["limit"]
     if offset + limit > MOST_LISTED:
@@ -170,101 +206,19 @@ async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[str]:
     return [*wanted]
 
 
-COMMANDS: Final = (
-    Command("Pause", "control", _pause, "Pause the queue for all workers.", _QUEUE, http="POST /queues/{queue}/pause"),
-    Command(
-        "Resume",
-        "control",
-        on_queue(lambda queue: queue.resume()),
-        "Resume the queue.",
-        _QUEUE,
-        http="POST /queues/{queue}/resume",
-    ),
-    Command(
-        "IsPaused",
-        "control",
-        on_queue(lambda queue: queue.is_paused(), "paused"),
-        "Return whether the queue is paused.",
-        _QUEUE,
-        http="GET /queues/{queue}/paused",
-    ),
-    Command(
-        "Drain",
-        "control",
-        on_queue(lambda queue: queue.drain(delayed=True), "count"),
-        "Delete the waiting, prioritized and delayed jobs.",
-        _QUEUE,
-        http="POST /queues/{queue}/drain",
-    ),
-    Command(
-        "Obliterate",
-        "control",
-        _obliterate,
-        "Delete the queue with all its jobs and cron jobs.",
-        _QUEUE,
-        http="POST /queues/{queue}/obliterate",
-    ),
-    Command(
-        "Clean",
-        "control",
-        _clean,
-        "Delete jobs of a state that ended, or else were added, `grace` ms ago; by default ready and delayed ones.",
-        (
-            *_QUEUE,
-            Field("grace", Kind.INTEGER, minimum=0, maximum=MAX_DURATION_MS, default=0),
-            Field("state"),
-            Field("limit", Kind.INTEGER, minimum=0, maximum=1_000_000, default=1_000),
-        ),
-        http="POST /queues/{queue}/clean",
-    ),
-    Command("ListQueues", "control", _list_queues, "Return the names of the queues.", http="GET /queues"),
-    Command(
-        "TrimEvents",
-        "control",
-        _trim_events,
-        "Delete the oldest events of the queue.",
-        (*_QUEUE, Field("maxLength", Kind.INTEGER, required=True, minimum=0, maximum=2**53)),
-    ),
-    Command(
-        "GetJobs",
-        "query",
-        _jobs,
-        "Return jobs in one or several states, all without `state`, in the order in which they were added.",
-        (
-            *_QUEUE,
-            Field("state", Kind.ANY),
-            Field("limit", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=100),
-            Field("offset", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=0),
-            Field("asc", Kind.FLAG, default=True),
-        ),
-        http="GET /queues/{queue}/jobs/list",
-        route={"lists": {"state": "state", "states": "state", "status": "state"}},
-    ),
-    Command(
-        "PromoteJobs",
-        "control",
-        _promote,
-        "Make delayed jobs ready; all without `count`, none if it is 0.",
-        (*_QUEUE, _COUNT),
-        http="POST /queues/{queue}/promote-jobs",
-    ),
-    Command(
-        "GetCountsPerPriority",
-        "query",
-        _priorities,
-        "Count the ready jobs by priority; those with a `groupId` as 0.",
-        _QUEUE,
-        http="GET /queues/{queue}/priority-counts",
-    ),
-    Command(
-        "GetJobCounts",
-        "query",
-        on_queue(read_wire_counts, "counts"),
-        "Count the jobs by state.",
-        _QUEUE,
-        http="GET /queues/{queue}/counts",
-    ),
-    Command(
-        "Count", "query", _count, "Count the jobs that are not finished.", _QUEUE, http="GET /queues/{queue}/count"
-    ),
+COMMANDS("Resume", "control", *_QUEUE, summary="Resume the queue.", http="POST /queues/{queue}/resume")(
+    on_queue(lambda queue: queue.resume())
+)
+COMMANDS(
+    "IsPaused", "control", *_QUEUE, summary="Return whether the queue is paused.", http="GET /queues/{queue}/paused"
+)(on_queue(lambda queue: queue.is_paused(), "paused"))
+COMMANDS(
+    "Drain",
+    "control",
+    *_QUEUE,
+    summary="Delete the waiting, prioritized and delayed jobs.",
+    http="POST /queues/{queue}/drain",
+)(on_queue(lambda queue: queue.drain(delayed=True), "count"))
+COMMANDS("GetJobCounts", "query", *_QUEUE, summary="Count the jobs by state.", http="GET /queues/{queue}/counts")(
+    on_queue(read_wire_counts, "counts")
 )

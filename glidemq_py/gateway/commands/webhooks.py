@@ -6,19 +6,31 @@ from typing import Final
 
 from glidemq_py.gateway.addresses import check_url
 from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
-from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, Kind
+from glidemq_py.gateway.session import Commands, Session
+from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.webhook_events import prepare
 from glidemq_py.gateway.webhook_registry import EVENTS, Webhook, check_secret
 from glidemq_py.gateway.webhooks import DELIVERIES
 
 __all__ = ["COMMANDS"]
 
+COMMANDS: Final = Commands()
+
 _MOST: Final = 1_000
 _FOUND_BY: Final = Field("webhookId", Kind.ANY)
 
 
+@COMMANDS(
+    "AddWebhook",
+    "webhooks",
+    Field("url"),
+    Field("events", Kind.TEXTS, required=True),
+    Field("queue", maximum=256),
+    Field("secret"),
+    http="POST /webhooks",
+)
 async def _add(session: Session, given: Given) -> Answer:
+    """Post events of a queue, or of all queues, to a URL from now on, signed with the secret."""
     webhooks = session.state.webhooks
     url, events, secret = given["url"] or "", given["events"], given["secret"]
     check_url(url, webhooks.options.webhook_networks)
@@ -54,7 +66,9 @@ def _queue_of(name: str | None) -> str | None:
     return found
 
 
+@COMMANDS("RemoveWebhook", "webhooks", _FOUND_BY, http="DELETE /webhooks/{webhookId}")
 async def _remove(session: Session, given: Given) -> Answer:
+    """Remove a webhook; it gets no more messages."""
     webhook_id, webhooks = given["webhookId"], session.state.webhooks
     if not isinstance(webhook_id, str) or not await webhooks.registry.remove(webhook_id):
         raise CommandError("Webhook not found")
@@ -62,7 +76,9 @@ async def _remove(session: Session, given: Given) -> Answer:
     return {"data": {"removed": True}}
 
 
+@COMMANDS("ListWebhooks", "webhooks", http="GET /webhooks")
 async def _list(session: Session, _: Given) -> Answer:
+    """Return the webhooks and their figures, without the secrets."""
     found = await session.state.webhooks.registry.all()
     webhooks = [
         {
@@ -77,33 +93,16 @@ async def _list(session: Session, _: Given) -> Answer:
     return {"data": {"webhooks": webhooks, "stats": {"total": len(webhooks), "enabled": enabled}}}
 
 
-async def _set_enabled(session: Session, given: Given) -> Answer:
+@COMMANDS(
+    "SetWebhookEnabled",
+    "webhooks",
+    Field("id", Kind.ANY),
+    Field("enabled", Kind.FLAG, required=True),
+    http="PUT /webhooks/{id}/enabled",
+)
+async def _set_enabled(session: Session, given: Given) -> None:
+    """Enable or disable a webhook; it gets the events from its enabling on."""
     webhook_id, webhooks = given["id"], session.state.webhooks
     if not isinstance(webhook_id, str) or not await webhooks.registry.enable(webhook_id, enabled=given["enabled"]):
         raise CommandError("Webhook not found")
     webhooks.changed()
-    return DONE
-
-
-COMMANDS: Final = (
-    Command(
-        "AddWebhook", "webhooks", _add,
-        "Post events of a queue, or of all queues, to a URL from now on, signed with the secret.",
-        (
-            Field("url"), Field("events", Kind.TEXTS, required=True), Field("queue", maximum=256), Field("secret"),
-        ), http="POST /webhooks",
-    ),
-    Command(
-        "RemoveWebhook", "webhooks", _remove, "Remove a webhook; it gets no more messages.", (_FOUND_BY,),
-        http="DELETE /webhooks/{webhookId}",
-    ),
-    Command(
-        "ListWebhooks", "webhooks", _list, "Return the webhooks and their figures, without the secrets.",
-        http="GET /webhooks",
-    ),
-    Command(
-        "SetWebhookEnabled", "webhooks", _set_enabled,
-        "Enable or disable a webhook; it gets the events from its enabling on.",
-        (Field("id", Kind.ANY), Field("enabled", Kind.FLAG, required=True)), http="PUT /webhooks/{id}/enabled",
-    ),
-)  # fmt: skip
