@@ -827,3 +827,6 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
 
 Queue._part_type = Queue
+
+AnyQueue = Queue[Any, Any]
+"""A queue, or a partition, of any data and results."""

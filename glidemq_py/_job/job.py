@@ -39,6 +39,9 @@ class Job(JobCore[DataT, ResultT, ContextT]):
 
 watch_calls(Job)
 
+AnyJob = Job[Any, Any]
+"""A job of any data and results."""
+
 
 def current_job() -> Job[Any, Any] | None:
     """Return the job whose handler runs in the current task or thread; None outside a handler."""

@@ -15,10 +15,10 @@ import time
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Packed, administration, call, pieces
 from glidemq_py._core.keys import QueueKeys
@@ -48,7 +48,7 @@ _PAGE: Final = "500"
 _TO_ESCAPE: Final = re.compile(r"[\x00-\x1f\x7f{}:%|]")
 _FINISHED: Final = tuple(state for state in JobState if state.is_finished)
 
-OpenQueue = Callable[[str], Awaitable[Queue[Any, Any]]]
+OpenQueue = Callable[[str], Awaitable[AnyQueue]]
 
 
 def engine_id(chosen: str) -> str:
@@ -116,7 +116,7 @@ class ChosenIds:
 
     async def claim(
         self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None,
-        opened: Queue[Any, Any] | None = None,
+        opened: AnyQueue | None = None,
     ) -> set[str]:  # fmt: skip
         """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed.
 
@@ -297,7 +297,7 @@ class ChosenIds:
             self._known.popitem(last=False)
 
 
-async def _used_in(opened: Queue[Any, Any], chosen: Sequence[str]) -> list[str]:
+async def _used_in(opened: AnyQueue, chosen: Sequence[str]) -> list[str]:
     """Return those of the ids that jobs of a queue or partition have."""
     by_own = {engine_id(each): each for each in chosen}
     used: list[str] = []
@@ -318,7 +318,7 @@ async def _used_in(opened: Queue[Any, Any], chosen: Sequence[str]) -> list[str]:
     return used
 
 
-async def _remove_finished(opened: Queue[Any, Any], chosen: str) -> bool:
+async def _remove_finished(opened: AnyQueue, chosen: str) -> bool:
     """Delete the job of an id if it has finished; return False if it has not."""
     job = await opened.get_job(engine_id(chosen), exclude_data=True)
     if job is not None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue, Queue
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.shared_clients import SharedClient
 from glidemq_py._client.transport import ConnectionSource, Transport, check_connection, open_transport
@@ -83,7 +83,7 @@ class ClientIds:
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
-        self._queues: dict[str, Queue[Any, Any]] = {}
+        self._queues: dict[str, AnyQueue] = {}
 
     async def __aenter__(self) -> Self:
         """Connect."""
@@ -145,13 +145,13 @@ class ClientIds:
             raise ClosedError("the connection is closed: open it with `async with`")
         return self._ids
 
-    async def _queue(self, name: str) -> Queue[Any, Any]:
+    async def _queue(self, name: str) -> AnyQueue:
         found = self._queues.get(name)
         if found is None:
             found = self._queues[name] = Queue(name, self._client, prefix=self._prefix)
         return found
 
-    async def _part(self, name: str) -> Queue[Any, Any]:
+    async def _part(self, name: str) -> AnyQueue:
         """Return the queue, or the partition of one, whose keys have this name."""
         home = queue_of_part(name)
         queue = await self._queue(home)
@@ -202,13 +202,13 @@ async def restore_ids(
         GlideMQConnectionError: The server cannot be reached.
     """
     found: list[RestoredIds] = []
-    async with Queue[Any, Any]("ids", connection, prefix=prefix) as any_queue:
+    async with AnyQueue("ids", connection, prefix=prefix) as any_queue:
         transport = (await any_queue._connected()).transport
         known = await listed_queues(transport, prefix)
         for name in [_stored_name(each, known, prefix) for each in queues] or known:
-            async with Queue[Any, Any](name, connection, prefix=prefix) as queue:
+            async with AnyQueue(name, connection, prefix=prefix) as queue:
 
-                async def open_queue(_: str, queue: Queue[Any, Any] = queue) -> Queue[Any, Any]:
+                async def open_queue(_: str, queue: AnyQueue = queue) -> AnyQueue:
                     return queue
 
                 await queue.connect()
@@ -234,7 +234,7 @@ def _stored_name(name: str, known: Collection[str], prefix: str) -> str:
     raise GlideMQValidationError("queues", name, f"{problem} (prefix {prefix!r})")
 
 
-async def _restore(ids: JobIds, part: Queue[Any, Any]) -> tuple[int, int, int]:
+async def _restore(ids: JobIds, part: AnyQueue) -> tuple[int, int, int]:
     """Let gateways find the jobs of a queue or partition; return the counts of `RestoredIds`."""
     numbers: dict[int, bool] = {}
     made = chosen = taken = 0

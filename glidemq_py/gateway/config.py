@@ -10,12 +10,12 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
 from glidemq_py._client.embedded import EmbeddedServer, make_private, open_private, start_embedded
 from glidemq_py._client.transport import URL_VARIABLE
@@ -24,9 +24,6 @@ from glidemq_py._core.command_line import PREFIX_VARIABLE, hide_secrets, parse_d
 from glidemq_py._features.backup.store import check_endpoint
 from glidemq_py.errors import SECRET, EmbeddedServerError, GlideMQValidationError
 from glidemq_py.gateway.options import GatewayOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 if sys.platform != "win32":
     import fcntl

@@ -12,9 +12,9 @@ import random
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.event_reader import EventEntry, event_of
 from glidemq_py._client.transport import Connection
@@ -24,11 +24,9 @@ from glidemq_py._core.logs import get_logger, show_id
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_result
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQError, SerializationError
+from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.job_ids import JobIds
 
 __all__ = ["EventFeed", "News", "WireEvents", "result_of", "tell_starts"]
 
@@ -57,7 +55,7 @@ _OF_QUEUE: Final = ("0", "")
 Event = dict[str, Any]
 
 
-async def tell_starts(queue: Queue[Any, Any]) -> None:
+async def tell_starts(queue: AnyQueue) -> None:
     """Let a queue, or a partition, write an event for each fetched job and for each duplicate, for three minutes.
 
     Raises:
@@ -75,7 +73,7 @@ class WireEvents:
         ids: Returns the ids of jobs on the wire.
     """
 
-    def __init__(self, queue: Queue[Any, Any], ids: JobIds) -> None:
+    def __init__(self, queue: AnyQueue, ids: JobIds) -> None:
         self._queue, self._ids = queue, ids
 
     @property
@@ -126,7 +124,7 @@ class WireEvents:
         return self._event(event, "failed", job_id, error=error, data=data, terminal=terminal)
 
 
-async def result_of(queue: Queue[Any, Any], event: QueueEvent) -> Any:
+async def result_of(queue: AnyQueue, event: QueueEvent) -> Any:
     """Return the result in the event of a completed job; the event of a large one does not have it."""
     text = event.fields.get("returnvalue")
     with contextlib.suppress(SerializationError):
@@ -145,7 +143,7 @@ class _UsualFrames:
         ids: Returns the ids of jobs on the wire.
     """
 
-    def __init__(self, queue: Queue[Any, Any], ids: JobIds) -> None:
+    def __init__(self, queue: AnyQueue, ids: JobIds) -> None:
         self._queue, self._ids = queue.name, ids
         self._heads = {
             event.encode(): _head_of(_PLAIN.get(event, event), wire_name(queue._shown_name), members)
@@ -253,9 +251,7 @@ class EventFeed:
         is_serving: Returns whether a client is being served from the queue or partition of this name.
     """
 
-    def __init__(
-        self, queue: Queue[Any, Any], connection: Connection, ids: JobIds, is_serving: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, queue: AnyQueue, connection: Connection, ids: JobIds, is_serving: Callable[[str], bool]) -> None:
         self._queue, self._connection, self._ids, self.is_serving = queue, connection, ids, is_serving
         self._parts: dict[str, _PartFeed] = {}
         self._partitions: object = None
@@ -347,7 +343,7 @@ class _PartFeed:
     """
 
     def __init__(
-        self, feed: EventFeed, part: Queue[Any, Any], connection: Connection, ids: JobIds, since: str | None
+        self, feed: EventFeed, part: AnyQueue, connection: Connection, ids: JobIds, since: str | None
     ) -> None:  # fmt: skip
         self._feed, self._queue = feed, part
         self._wire, self._usual = WireEvents(part, ids), _UsualFrames(part, ids)

@@ -17,9 +17,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import (
@@ -123,7 +123,7 @@ class JobIds:
 
     async def claim(
         self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None,
-        opened: Queue[Any, Any] | None = None,
+        opened: AnyQueue | None = None,
     ) -> set[str]:  # fmt: skip
         """Claim ids that a client has chosen for jobs of a queue or partition; return those of unfinished jobs.
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.option_values import read_tags
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._core.record import JobCounts, JobState
 from glidemq_py._features.consistency.calls import check_scope
-from glidemq_py._job.job import Job
+from glidemq_py._job.job import AnyJob
 from glidemq_py._job.reading import counts_by_rank
 from glidemq_py.gateway.job_ids import is_uuid7
 from glidemq_py.gateway.names import wire_name
@@ -88,7 +88,7 @@ def sources_of(states: Iterable[str]) -> list[Source]:
     return [source for state in states for source in SOURCES.get(state, ())]
 
 
-def wire_state(job: Job[Any, Any] | None) -> str:
+def wire_state(job: AnyJob | None) -> str:
     """Return the state of a job for clients."""
     state = None if job is None else job.state
     if job is None or state is None:
@@ -98,7 +98,7 @@ def wire_state(job: Job[Any, Any] | None) -> str:
     return _STATES.get(state, str(state))
 
 
-async def read_wire_counts(queue: Queue[Any, Any]) -> dict[str, int]:
+async def read_wire_counts(queue: AnyQueue) -> dict[str, int]:
     """Return the number of jobs by state of the protocol; ready jobs of a paused queue are paused.
 
     Raises:
@@ -109,7 +109,7 @@ async def read_wire_counts(queue: Queue[Any, Any]) -> dict[str, int]:
     return {state: sum(part[state] for part in parts) for state in parts[0]}
 
 
-async def read_priority_counts(queue: Queue[Any, Any]) -> dict[str, int]:
+async def read_priority_counts(queue: AnyQueue) -> dict[str, int]:
     """Return the number of ready jobs by priority; those of groups count as 0, as they have no rank.
 
     Raises:
@@ -122,7 +122,7 @@ async def read_priority_counts(queue: Queue[Any, Any]) -> dict[str, int]:
     return {str(rank): number for rank, number in ranks.items()}
 
 
-async def _counts_of(part: Queue[Any, Any]) -> dict[str, int]:
+async def _counts_of(part: AnyQueue) -> dict[str, int]:
     counts, below = await counts_by_rank(await part._connected())
     found = {state: sum(each.number(counts, below) for each in sources) for state, sources in SOURCES.items()}
     paused = sum(found[state] for state in READY) if counts.paused else 0
@@ -137,7 +137,7 @@ UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished an
 """The states of jobs that are neither active nor finished."""
 
 
-def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
+def job_object(job: AnyJob, job_id: str) -> dict[str, Any]:
     """Return the object of a job.
 
     Raises:
@@ -172,7 +172,7 @@ def job_object(job: Job[Any, Any], job_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def full_job_object(job: Job[Any, Any], job_id: str, due: int = 0) -> dict[str, Any]:
+def full_job_object(job: AnyJob, job_id: str, due: int = 0) -> dict[str, Any]:
     """Return the object of a job whose record was read, with its state and its result.
 
     Args:
@@ -199,14 +199,14 @@ def full_job_object(job: Job[Any, Any], job_id: str, due: int = 0) -> dict[str, 
     return found
 
 
-def _run_at(job: Job[Any, Any]) -> int:
+def _run_at(job: AnyJob) -> int:
     """Return when the job could start: at the latest when it did, since it may have been promoted."""
     delay = job.opts.get("delay")
     due = job.timestamp + (delay if isinstance(delay, int) else 0)
     return due if job.processed_on is None else max(job.timestamp, min(due, job.processed_on))
 
 
-def _is_chosen(job: Job[Any, Any], job_id: str) -> bool:
+def _is_chosen(job: AnyJob, job_id: str) -> bool:
     """Return whether a user has chosen the id on the wire; clients make UUIDs for the jobs of flows."""
     return not is_uuid7(job_id) and job_id != f"{wire_name(job.queue_name)}:{job.id}"
 
@@ -227,7 +227,7 @@ _PEERS_KNOWN_S: Final = 5.0
 _UNCHANGED: Final[frozenset[Any]] = frozenset((str, int, bool, type(None)))
 """Types whose values JSON has as they are."""
 
-_peers: WeakKeyDictionary[Queue[Any, Any], tuple[float, bool]] = WeakKeyDictionary()
+_peers: WeakKeyDictionary[AnyQueue, tuple[float, bool]] = WeakKeyDictionary()
 """Until when it is known whether workers of another library are registered at a queue."""
 
 
@@ -257,7 +257,7 @@ def stored_value(value: Any) -> Any:
         return PackedValue(_packable(value))
 
 
-async def check_readers(field: str, value: Any, queue: Queue[Any, Any]) -> None:
+async def check_readers(field: str, value: Any, queue: AnyQueue) -> None:
     """Check that all workers of a queue can read a value of `stored_value`.
 
     Raises:

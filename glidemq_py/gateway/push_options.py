@@ -8,7 +8,7 @@ import zoneinfo
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import get_logger
@@ -231,7 +231,7 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
 _KEY_FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
 
 
-def reject_two_keys(queue: Queue[Any, Any], fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def reject_two_keys(queue: AnyQueue, fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Check that a group and a unique key do not choose different partitions; see `key_of`.
 
     Raises:
@@ -259,7 +259,7 @@ def key_of(fields: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
     return options["job_id"] if chosen is None and chosen_id(fields) is not None else chosen
 
 
-async def reject_keys(queue: Queue[Any, Any], options: Mapping[str, Any], command: str) -> None:
+async def reject_keys(queue: AnyQueue, options: Mapping[str, Any], command: str) -> None:
     """Reject options that would choose the partition of jobs whose name or id chooses it.
 
     Args:
@@ -506,7 +506,7 @@ _SHOWN: Final = 20
 """Ids in a log line."""
 
 
-async def take_back(queue: str, added: Iterable[tuple[Queue[Any, Any], str]]) -> str:
+async def take_back(queue: str, added: Iterable[tuple[AnyQueue, str]]) -> str:
     """Delete jobs, unless they have started; return what the error of the command adds if some were not deleted.
 
     A partition that does not reply is not called again. The ids of the jobs that were not deleted are logged.

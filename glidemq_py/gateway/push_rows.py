@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import NEW_JOB, Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
@@ -47,10 +47,10 @@ _KNOWN_S: Final = 2.0
 _KEPT_GROUPS: Final = 1_000
 _TOGETHER: Final = 250
 
-_known: WeakKeyDictionary[Queue[Any, Any], dict[str, tuple[int, float]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[AnyQueue, dict[str, tuple[int, float]]] = WeakKeyDictionary()
 """Per queue: the size of a group that this process has set, and until when it is not set again."""
 _Defaults = tuple[int | None, tuple[int, int] | None]
-_defaults: WeakKeyDictionary[Queue[Any, Any], tuple[_Defaults, float]] = WeakKeyDictionary()
+_defaults: WeakKeyDictionary[AnyQueue, tuple[_Defaults, float]] = WeakKeyDictionary()
 """Per queue: the limits of each group that this process has set, and until when they are not set again."""
 
 _GROUP: Final = (
@@ -68,7 +68,7 @@ def group_size(given: Mapping[str, Any]) -> GroupSize | None:
     return None if group is None or size is None else (group, size)
 
 
-async def set_group_sizes(queue: Queue[Any, Any], sizes: Iterable[GroupSize | None]) -> None:
+async def set_group_sizes(queue: AnyQueue, sizes: Iterable[GroupSize | None]) -> None:
     """Set the maximum sizes of groups, for the jobs of all programs; of two sizes of one group, the last one.
 
     A size that this process has set in the last seconds is not set again.
@@ -89,7 +89,7 @@ async def set_group_sizes(queue: Queue[Any, Any], sizes: Iterable[GroupSize | No
             known[group] = size, now + _KNOWN_S
 
 
-async def set_group_defaults(queue: Queue[Any, Any], given: Mapping[Any, Any]) -> None:
+async def set_group_defaults(queue: AnyQueue, given: Mapping[Any, Any]) -> None:
     """Set the limits of each group to those of a fetch, for the fetches of all programs; what is missing is no limit.
 
     Limits that this process has set in the last seconds are not set again.
@@ -120,7 +120,7 @@ def _defaults_of(given: Mapping[Any, Any]) -> _Defaults:
     return found["concurrency"], (rate["max"], rate["duration"])
 
 
-def forget_group_limits(queue: Queue[Any, Any]) -> None:
+def forget_group_limits(queue: AnyQueue) -> None:
     """Set all sizes and limits again: the queue was deleted."""
     _known.pop(queue, None)
     _defaults.pop(queue, None)
@@ -164,7 +164,7 @@ _usual: dict[str, _Template] = {}
 
 
 def usual_row(
-    queue: Queue[Any, Any], link: QueueLink, ids: JobIds, given: Mapping[str, Any], where: str = "data"
+    queue: AnyQueue, link: QueueLink, ids: JobIds, given: Mapping[str, Any], where: str = "data"
 ) -> tuple[Row, JobOptions] | None:  # fmt: skip
     """Return the row and the options of a job if others with the same options were checked before; else None.
 
@@ -200,7 +200,7 @@ def _usual_key(given: Mapping[str, Any]) -> str | None:
 
 
 def new_row(
-    queue: Queue[Any, Any], link: QueueLink, given: Mapping[str, Any], push: Push, position: int | None = None
+    queue: AnyQueue, link: QueueLink, given: Mapping[str, Any], push: Push, position: int | None = None
 ) -> tuple[Row, JobOptions]:  # fmt: skip
     """Return the row of a job, and its options, which need not contain its id; remember usual options.
 
@@ -231,7 +231,7 @@ def new_row(
     return filled
 
 
-def _options(queue: Queue[Any, Any], push: Push, position: int | None) -> JobOptions:
+def _options(queue: AnyQueue, push: Push, position: int | None) -> JobOptions:
     if position is None:
         return queue._options(push[2])
     return entry_of(push, NO_OPTIONS, f"jobs[{position}]")[2]

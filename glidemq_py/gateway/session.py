@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._web.clients import address_of
 from glidemq_py.gateway.addresses import FrameLimit
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts
@@ -117,7 +117,7 @@ class Session:
         self.workers: set[str] = set()
         """Ids of the workers that this connection has registered."""
 
-    async def queue(self, given: Given) -> Queue[Any, Any]:
+    async def queue(self, given: Given) -> AnyQueue:
         """Return the queue that a command names."""
         return await self.state.queue(given["queue"])
 
@@ -248,7 +248,7 @@ class Commands(dict[str, Command]):
         return declare
 
 
-def on_queue(call: Callable[[Queue[Any, Any]], Awaitable[Any]], answer: str = "") -> Handler:
+def on_queue(call: Callable[[AnyQueue], Awaitable[Any]], answer: str = "") -> Handler:
     """Return the handler of a command that is one call of its queue.
 
     Args:

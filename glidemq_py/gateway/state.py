@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from glidemq_py._api.flow_producer import FlowProducer
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue, Queue
 from glidemq_py._api.lease import Lease
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import Connection, ConnectionSource, Transport, check_connection
@@ -107,7 +107,7 @@ class GatewayState:
         self._connection = connection
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
-        self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._queues: OrderedDict[str, AnyQueue] = OrderedDict()
         self._used_at: dict[str, float] = {}
         """When a client has last named each of these queues, by ``time.monotonic``."""
         self._listed: AbstractSet[str] = frozenset()
@@ -150,7 +150,7 @@ class GatewayState:
         """Number of open connections of clients."""
         return len(self.clients)
 
-    def _used(self, name: str) -> Queue[Any, Any] | None:
+    def _used(self, name: str) -> AnyQueue | None:
         """Return the queue of this name if it is open, and note that it is in use."""
         self._used_at[name] = time.monotonic()
         found = self._queues.get(name)
@@ -158,7 +158,7 @@ class GatewayState:
             self._queues.move_to_end(name)
         return found
 
-    async def queue(self, name: str) -> Queue[Any, Any]:
+    async def queue(self, name: str) -> AnyQueue:
         """Return the queue of this name (that of this package, not the one of the protocol)."""
         found = self._used(name)
         if found is not None:
@@ -173,21 +173,21 @@ class GatewayState:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
 
-    async def part(self, name: str) -> Queue[Any, Any]:
+    async def part(self, name: str) -> AnyQueue:
         """Return the queue, or the partition of one, whose keys have this name."""
         home = queue_of_part(name)
         queue = await self.queue(home)
         if queue._partitions is None and home == name:
             return queue
         await queue._plain_link()
-        each: Queue[Any, Any]
+        each: AnyQueue
         for each in queue._parts:
             if each.name == name:
                 self.ids.met(name)
                 return each
         return await self.queue(name)  # a queue whose name looks like that of one
 
-    async def fetching(self, queue: Queue[Any, Any]) -> Hub | PartitionHubs:
+    async def fetching(self, queue: AnyQueue) -> Hub | PartitionHubs:
         """Return what clients fetch from, for a queue."""
         found = self._fetching.get(queue.name)
         if found is not None and found.partitions is queue._partitions:
@@ -198,7 +198,7 @@ class GatewayState:
         hub = self._fetching[queue.name] = await self.hub(queue.name)
         return hub
 
-    def _use_partitions(self, queue: Queue[Any, Any]) -> PartitionHubs:
+    def _use_partitions(self, queue: AnyQueue) -> PartitionHubs:
         """Let clients fetch from the present partitions of a queue."""
         partitions, found = queue._partitions, self._fetching.get(queue.name)
         hubs: list[Hub] = []
@@ -223,7 +223,7 @@ class GatewayState:
                 _log.exception("gateway: the partitions of queues were not read")
 
     async def _read_old_layouts(self) -> None:
-        now, old = asyncio.get_running_loop().time(), list[Queue[Any, Any]]()
+        now, old = asyncio.get_running_loop().time(), list[AnyQueue]()
         for name, found in list(self._fetching.items()):
             queue = self._queues.get(name)
             if queue is None:
@@ -236,7 +236,7 @@ class GatewayState:
         for some in pieces(old, _WATCHED_TOGETHER):
             await asyncio.gather(*(self._read_partitions(queue) for queue in some))
 
-    async def _read_partitions(self, queue: Queue[Any, Any]) -> None:
+    async def _read_partitions(self, queue: AnyQueue) -> None:
         with contextlib.suppress(GlideMQError):  # the commands of clients report it
             await queue._renew_layout()
             if queue._partitions is not None:
@@ -254,7 +254,7 @@ class GatewayState:
             link = await part._connected()
         return self._hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
 
-    def _new_hub(self, part: Queue[Any, Any], link: QueueLink) -> Hub:
+    def _new_hub(self, part: AnyQueue, link: QueueLink) -> Hub:
         home = queue_of_part(part.name)
         if home != part.name:
             self._part_hubs.setdefault(home, set()).add(part.name)
@@ -326,12 +326,12 @@ class GatewayState:
         hub = self._hubs.get(name)
         return () if hub is None else (hub,)
 
-    async def _close_queue(self, queue: Queue[Any, Any]) -> None:
+    async def _close_queue(self, queue: AnyQueue) -> None:
         self._used_at.pop(queue.name, None)
         await self.forget_parts(queue)
         await queue.close()
 
-    async def forget_parts(self, queue: Queue[Any, Any]) -> None:
+    async def forget_parts(self, queue: AnyQueue) -> None:
         """Close what uses the queue or its partitions; the next command opens it again."""
         fetching, maintained = self._fetching.pop(queue.name, None), self._maintained.pop(queue.name, None)
         names = (queue.name, *self._part_hubs.pop(queue.name, ()))
@@ -404,7 +404,7 @@ class GatewayState:
             del self._feeds[queue]
             self._start(feed.close())
 
-    def maintain(self, queue: Queue[Any, Any], *, now: bool = False) -> None:
+    def maintain(self, queue: AnyQueue, *, now: bool = False) -> None:
         """Run the maintenance of a queue, unless another process does.
 
         Args:
@@ -553,7 +553,7 @@ class GatewayState:
                 except GlideMQError as error:
                     _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", name, error)
 
-    async def _release_some(self, queue: Queue[Any, Any], held: Sequence[Held]) -> None:
+    async def _release_some(self, queue: AnyQueue, held: Sequence[Held]) -> None:
         link = await queue._connected()
         leases: list[Lease[Any, Any]] = [Lease.from_token(queue, each.token) for each in held]
         # A lease has the id with its partition, the key has the one within it.
@@ -586,7 +586,7 @@ class _Maintained:
         queue: The queue.
     """
 
-    def __init__(self, queue: Queue[Any, Any]) -> None:
+    def __init__(self, queue: AnyQueue) -> None:
         self.queue = queue
         self.partitions: object = queue._partitions
         self._maintenance: Maintenance | None = None

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._core.logs import get_logger
@@ -163,7 +163,7 @@ class EventStream:
         found.partitions = partitions
         self._news.add(name)
 
-    async def _add_reader(self, readers: _Readers, part: Queue[Any, Any], since: str | None) -> None:
+    async def _add_reader(self, readers: _Readers, part: AnyQueue, since: str | None) -> None:
         """Read the events of a queue or partition after the last one of the client, or else after ``since`` or now."""
         link = await part._connected()
         reader = EventReader(link.transport, link.keys.events)
@@ -207,7 +207,7 @@ _Reader = tuple[EventReader, WireEvents]
 class _Readers:
     """The readers of a queue, by the names of its partitions."""
 
-    queue: Queue[Any, Any]
+    queue: AnyQueue
     partitions: object
     readers: dict[str, tuple[EventReader, WireEvents]] = field(
         default_factory=dict[str, tuple[EventReader, WireEvents]]

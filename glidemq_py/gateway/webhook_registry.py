@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.queue_events import QueueEvent
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
@@ -86,7 +86,7 @@ def event_name(event: QueueEvent) -> str | None:
 
 
 async def message_of(
-    event: QueueEvent, queue: Queue[Any, Any], on_wire: Callable[[str, str], Awaitable[str]]
+    event: QueueEvent, queue: AnyQueue, on_wire: Callable[[str, str], Awaitable[str]]
 ) -> Message | None:
     """Return the message about an event; None if webhooks get none.
 
@@ -120,7 +120,7 @@ async def message_of(
     return Message(name, event.job_id, event.timestamp, event.id, body)
 
 
-async def _data(queue: Queue[Any, Any], job_id: str) -> Any:
+async def _data(queue: AnyQueue, job_id: str) -> Any:
     job = await queue.get_job(job_id)
     with contextlib.suppress(GlideMQError):  # data that cannot be decoded
         return None if job is None else job.data

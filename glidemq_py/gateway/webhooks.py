@@ -16,24 +16,22 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import Connection, Transport
 from glidemq_py._core.logs import RepeatedFailure, get_logger
-from glidemq_py._job.job import Job
+from glidemq_py._job.job import AnyJob
 from glidemq_py._web.clients import RepeatedWarnings
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.addresses import Network, Target, problem_of, target_of
 from glidemq_py.gateway.names import listed_queues
+from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.webhook_events import Delivery, EventReading, OnWire, ReadingLock, wanted_by
 from glidemq_py.gateway.webhook_registry import Figures, Webhook, WebhookRegistry, headers_of
-
-if TYPE_CHECKING:
-    from glidemq_py.gateway.options import GatewayOptions
 
 __all__ = ["DELIVERIES", "SLOTS", "DeliverySlots", "WebhookError", "Webhooks", "post"]
 
@@ -195,7 +193,7 @@ class Webhooks:
 
     def __init__(
         self, options: GatewayOptions, connection: Connection, transport: Transport,
-        open_queue: Callable[[str], Awaitable[Queue[Any, Any]]], on_wire: OnWire,
+        open_queue: Callable[[str], Awaitable[AnyQueue]], on_wire: OnWire,
     ) -> None:  # fmt: skip
         self.options = options
         self.registry = WebhookRegistry(transport, options.prefix)
@@ -282,7 +280,7 @@ class Webhooks:
                 _log.info("gateway: queue %r: resumed; webhooks are delivered again", DELIVERIES)
 
     async def _read(self, revision: int, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
-        parts: dict[str, tuple[Queue[Any, Any], Mapping[str, Webhook]]] = {}
+        parts: dict[str, tuple[AnyQueue, Mapping[str, Webhook]]] = {}
         for name, webhooks in wanted.items():
             queue = await self._open_queue(name)  # a queue in use is not forgotten
             await queue._plain_link()
@@ -332,7 +330,7 @@ class Webhooks:
         await worker.start()
         self._worker = worker
 
-    async def _post(self, job: Job[Any, Any]) -> str:
+    async def _post(self, job: AnyJob) -> str:
         """Deliver a message."""
         content: Mapping[str, Any] = job.data
         webhook_id: str = content["webhook"]

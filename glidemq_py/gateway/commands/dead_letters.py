@@ -7,8 +7,9 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.record import JobState
 from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
@@ -16,6 +17,7 @@ from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failure_policy import FailurePolicy
 from glidemq_py._features.failures import Failure
 from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
+from glidemq_py._job.job import AnyJob
 from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, own_id, size_of
@@ -24,10 +26,6 @@ from glidemq_py.gateway.session import Commands, Session, on_queue
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
 from glidemq_py.gateway.values import Encoded, LargeAnswer
-
-if TYPE_CHECKING:
-    from glidemq_py._api.job_queue import Queue
-    from glidemq_py._job.job import Job
 
 __all__ = ["COMMANDS"]
 
@@ -87,7 +85,7 @@ def _known(reason: FailureReason) -> str:
     return str(_TRANSLATED.get(reason, reason))
 
 
-async def _failures(queue: Queue[Any, Any], wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
+async def _failures(queue: AnyQueue, wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
     """Iterate over the failed jobs that match a filter, without its `offset` and `limit`."""
     now = time.time() * 1_000
     since, until = (None if wanted[name] is None else int(wanted[name]) for name in ("newerThan", "olderThan"))
@@ -100,7 +98,7 @@ async def _failures(queue: Queue[Any, Any], wanted: Mapping[str, Any]) -> AsyncI
             yield failure
 
 
-async def _selected(queue: Queue[Any, Any], wanted: Mapping[str, Any], count: int) -> list[Failure]:
+async def _selected(queue: AnyQueue, wanted: Mapping[str, Any], count: int) -> list[Failure]:
     """Return at most `count` failed jobs that match a filter."""
     skipped, found = 0, list[Failure]()
     async for failure in _failures(queue, wanted):
@@ -152,13 +150,13 @@ class _Entry(NamedTuple):
     """A failed job that was read."""
 
     failure: Failure
-    job: Job[Any, Any]
+    job: AnyJob
     job_id: str
     """Its id for clients."""
     attempts: list[FailedAttempt]
 
 
-async def _read(session: Session, queue: Queue[Any, Any], failure: Failure) -> _Entry | None:
+async def _read(session: Session, queue: AnyQueue, failure: Failure) -> _Entry | None:
     job, attempts = await asyncio.gather(queue.get_job(failure.job_id), queue.failures.get_attempts(failure.job_id))
     if job is None or job.state is not JobState.FAILED:
         return None
@@ -219,7 +217,7 @@ async def _retry(session: Session, given: Given) -> Answer:
     return {"count": retried}
 
 
-async def _retry_one(queue: Queue[Any, Any], job_id: str | None, state: JobState) -> int:
+async def _retry_one(queue: AnyQueue, job_id: str | None, state: JobState) -> int:
     """Requeue a job that is in a state; return 1, or 0 if there is no such job."""
     job = None if job_id is None else await queue.get_job(job_id, exclude_data=True)
     if job is None or job.state is not state:

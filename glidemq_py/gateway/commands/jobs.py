@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.record import JobState
 from glidemq_py._features.priorities import change_job_rank
+from glidemq_py._job.job import AnyJob
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitTimeoutError
 from glidemq_py.gateway.commands.ack import ClientError, end_attempt, end_early, leased_job
 from glidemq_py.gateway.commands.flows import family_of
@@ -27,9 +28,6 @@ from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.slices import LARGE_CHARS, Slices
 from glidemq_py.gateway.table import JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
-
-if TYPE_CHECKING:
-    from glidemq_py._job.job import Job
 
 __all__ = ["COMMANDS"]
 
@@ -105,7 +103,7 @@ def _refused(message: str) -> Generator[None]:
         raise CommandError(message) from None
 
 
-async def _job_of(session: Session, given: Given) -> Job[Any, Any]:
+async def _job_of(session: Session, given: Given) -> AnyJob:
     """Return the job that a command names. Raises JobNotFoundError if it does not exist."""
     job = await find_job(session, given["id"])
     if job is None:
@@ -264,7 +262,7 @@ async def _wait(session: Session, given: Given) -> Answer:
     return {"completed": False} if answer is None else answer
 
 
-async def _outcome(job: Job[Any, Any], timeout: int) -> Answer:
+async def _outcome(job: AnyJob, timeout: int) -> Answer:
     try:
         return {"completed": True, "result": await job.wait_until_finished(timeout)}
     except JobNotFoundError:

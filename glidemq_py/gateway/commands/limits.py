@@ -5,18 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
-from glidemq_py._core.limits import MAX_COUNT, RateLimit, validate_fair_key
+from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._core.limits import MAX_COUNT, FairKeyInfo, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
 from glidemq_py.gateway.session import Commands, Handler, Session, on_queue
 from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
-
-if TYPE_CHECKING:
-    from glidemq_py._api.job_queue import Queue
-    from glidemq_py._core.limits import FairKeyInfo
 
 __all__ = ["COMMANDS"]
 
@@ -76,7 +73,7 @@ async def _limits(session: Session, given: Given) -> Answer:
 _GROUP: Final = (QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
 
 
-async def _queue_and_group(session: Session, given: Given) -> tuple[Queue[Any, Any], str]:
+async def _queue_and_group(session: Session, given: Given) -> tuple[AnyQueue, str]:
     group: str = given["groupId"]
     if "\0" in group:
         raise CommandError("groupId must not contain NUL")

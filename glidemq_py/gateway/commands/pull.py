@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.lease import MAX_LOCK_MS
 from glidemq_py.errors import JobDataError
 from glidemq_py.gateway.fetched import DEFAULT_LOCK_MS, Fetched, Held
@@ -112,7 +112,7 @@ async def _hand_over(
 
 
 async def _fetch_from(
-    session: Session, queue: Queue[Any, Any], count: int, lock_ms: int, wait: float
+    session: Session, queue: AnyQueue, count: int, lock_ms: int, wait: float
 ) -> list[Fetched]:  # fmt: skip
     began = time.monotonic()
     while True:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import Queue
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.payload import PackedValue
 from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError
 from glidemq_py.gateway.job_ids import JobIds
@@ -113,7 +113,7 @@ async def _add(session: Session, name: str, jobs: Sequence[Any]) -> list[str]:
         leave()
 
 
-async def _add_repeated(session: Session, queue: Queue[Any, Any], jobs: Sequence[Any]) -> list[str]:
+async def _add_repeated(session: Session, queue: AnyQueue, jobs: Sequence[Any]) -> list[str]:
     async with repeated(session.state.ids, queue, jobs):
         session.state.maintain(queue, now=True)
         bulk = Bulk(session.state, queue, jobs)
@@ -134,7 +134,7 @@ _FIELDS: Final = (
 
 @asynccontextmanager
 async def repeated(
-    ids: JobIds, queue: Queue[Any, Any], jobs: Sequence[Any]
+    ids: JobIds, queue: AnyQueue, jobs: Sequence[Any]
 ) -> AsyncGenerator[None]:  # fmt: skip
     """Create the schedulers of the jobs with `repeat`, which the block adds.
 
@@ -169,7 +169,7 @@ async def repeated(
         raise
 
 
-async def _plan(ids: JobIds, queue: Queue[Any, Any], given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+async def _plan(ids: JobIds, queue: AnyQueue, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name and options of the scheduler of a job."""
     repeat = given["repeat"]
     if not is_map(repeat) or (_is_given(repeat, "every") == _is_given(repeat, "pattern")):
@@ -215,7 +215,7 @@ def _schedule(found: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-async def _create(queue: Queue[Any, Any], name: str, options: dict[str, Any]) -> None:
+async def _create(queue: AnyQueue, name: str, options: dict[str, Any]) -> None:
     if options.get("limit", 1) <= 0:
         return  # the last run
     try:

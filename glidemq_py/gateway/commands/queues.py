@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.record import JobState
 from glidemq_py._core.times import MAX_DURATION_MS, to_ms
 from glidemq_py._features.cleaning import clean_unfinished
@@ -27,9 +28,6 @@ from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 from glidemq_py.gateway.values import LargeAnswer
 from glidemq_py.gateway.webhooks import DELIVERIES
-
-if TYPE_CHECKING:
-    from glidemq_py._api.job_queue import Queue
 
 __all__ = ["COMMANDS"]
 
@@ -105,7 +103,7 @@ async def _clean(session: Session, given: Given) -> Answer:
     return {"count": len(ids), "ids": ids}
 
 
-async def _cleaned_sources(queue: Queue[Any, Any], state: str | None) -> Sequence[Source]:
+async def _cleaned_sources(queue: AnyQueue, state: str | None) -> Sequence[Source]:
     if not state:
         return _READY_AND_DELAYED
     if state == _PAUSED:
@@ -113,7 +111,7 @@ async def _cleaned_sources(queue: Queue[Any, Any], state: str | None) -> Sequenc
     return _CLEANED.get("waiting" if state == "wait" else state, ())
 
 
-async def _delete_old(queue: Queue[Any, Any], sources: Sequence[Source], grace: int, limit: int) -> list[str]:
+async def _delete_old(queue: AnyQueue, sources: Sequence[Source], grace: int, limit: int) -> list[str]:
     """Delete at most ``limit`` jobs that are old enough; return their ids."""
     deleted: list[str] = []
     await queue._plain_link()
@@ -192,7 +190,7 @@ def _objects(named: list[tuple[str, Listed]], changes: Mapping[str, Any]) -> Ite
             yield {**full_job_object(each.job, job_id, each.due), **changes}
 
 
-async def _listed_states(queue: Queue[Any, Any], given: Any) -> list[str]:
+async def _listed_states(queue: AnyQueue, given: Any) -> list[str]:
     """Return the states to list: all if none is given. The ready jobs of a paused queue are paused."""
     names = [given] if isinstance(given, str) else check_field(Field("state", Kind.TEXTS), given)
     if not given:
