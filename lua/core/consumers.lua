@@ -62,18 +62,16 @@ G.is_registered = function(q, consumer) return redis.call('EXISTS', q.P .. 'w:' 
 G.is_foreign = function(consumer) return string.sub(consumer, 1, #PEERS) == PEERS end
 
 -- Return whether workers of another library are registered. True if there are too many consumers to find out.
-G.has_peers = function(q)
-  local known = rawget(q, 'peers')
-  if known ~= nil then return known end
-  local consumers, crowded = G.consumers(q, G.GROUP)
-  known = crowded
+local function read_peers(q)
+  local consumers, known = G.consumers(q, G.GROUP)
   for _, consumer in ipairs(consumers) do
     local name = consumer[STREAM_CONSUMER.name]
     known = known or G.is_foreign(name) and G.is_registered(q, name)
   end
-  q.peers = known
   return known
 end
+
+G.has_peers = function(q) return G.once(q, 'peers', read_peers) end
 
 -- Return whether workers of another library are registered, or were during the last day.
 G.had_peers = function(q, now)

@@ -59,9 +59,13 @@ end
 
 -- Check the token of a reported attempt. Return the status to reply, nil if the attempt is current, and the requested
 -- fields of the job's record. A key that is not a hash is a job that is gone.
-local function current(key, row, ended, ...)
+G.read_attempt = function(key, fence, processed_on, ended, ...)
   local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', ...)
-  return G.check_attempt(row[FENCE], row[PROCESSED_ON], ended, unpack(h)), unpack(h, 4)
+  return G.check_attempt(fence, processed_on, ended, unpack(h)), unpack(h, 4)
+end
+
+local function current(key, row, ended, ...)
+  return G.read_attempt(key, row[FENCE], row[PROCESSED_ON], ended, ...)
 end
 
 -- Remember a retention rule, to be applied once. The jobs of a call mostly have the same.

@@ -10,3 +10,23 @@ G.positions = function(names)
   for at = 1, #names do positions[names[at]] = at end -- while a library is loaded, there is no ipairs
   return positions
 end
+
+-- Append two elements to a list, such as a field and its value.
+G.append = function(list, one, other)
+  list[#list + 1] = one
+  list[#list + 1] = other
+end
+
+-- Return the members of a list of members and scores, or of fields and values.
+G.members_of = function(found)
+  local members = {}
+  for i = 1, #found, 2 do members[#members + 1] = found[i] end
+  return members
+end
+
+-- Return the fields of a table and their values as one list.
+G.flat = function(fields)
+  local list = {}
+  for field, value in pairs(fields) do G.append(list, field, value) end
+  return list
+end

@@ -62,6 +62,16 @@ G.queue = function(meta_key, settings)
   }, names)
 end
 
+-- Return a field of a table of this call, such as `q`; the first time read(of, ...), which does not return nil.
+G.once = function(of, field, read, ...)
+  local known = rawget(of, field)
+  if known == nil then
+    known = read(of, ...)
+    of[field] = known
+  end
+  return known
+end
+
 -- Return the keys that exist once per queue.
 G.queue_keys = function(q)
   local keys = {}

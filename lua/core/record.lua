@@ -31,6 +31,15 @@ G.pick = function(key, ...)
   return h
 end
 
+-- Return those of some fields that a hash has, and their values, as one list.
+G.stored = function(key, names)
+  local list, values = {}, redis.call('HMGET', key, unpack(names))
+  for i = 1, #names do
+    if values[i] then G.append(list, names[i], values[i]) end
+  end
+  return list
+end
+
 G.exists = function(q, id) return redis.call('EXISTS', q.J .. id) == 1 end
 
 -- Return the state of a job; nil if there is none, or a key of a foreign type.
@@ -61,6 +70,9 @@ G.is_among = function(states, state)
 end
 
 G.TERMINAL = { completed = true, failed = true }
+-- States that a leftover member of the scheduled set must not change.
+G.NOT_WAITING = { active = true, completed = true, failed = true }
+G.NOT_STARTED = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
 -- Return whether the ttl of a job is over. One that was added while the clock was ahead (of Node's clocks: by more than
 -- they may differ) has waited since the step back, `clockStep` of P:meta (functions/_clock.lua), at least.

@@ -4,6 +4,12 @@
 local SCORED = G.rows.scored
 local PRUNED_A_CALL = 20
 
+-- Set the time to live of such a key, ms, and index it.
+G.expire_temporary = function(q, suffix, now, ttl)
+  redis.call('PEXPIRE', q.P .. suffix, G.int(math.max(1, ttl)))
+  G.record_temporary(q, suffix, now, ttl)
+end
+
 -- ttl: ms. To be called whenever the key's time to live is set. The index expires with its last member.
 G.record_temporary = function(q, suffix, now, ttl)
   redis.call('ZADD', q.temporary, 'GT', G.int(now + ttl), suffix)

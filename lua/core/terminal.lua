@@ -19,12 +19,10 @@ G.end_failed = function(q, id, now, reason, event, processed_on, attempt)
   G.budgets.expire_with_root(q, id, now)
   -- Fields of an earlier attempt do not explain the final failure.
   redis.call('HDEL', q.J .. id, 'failedType', 'stacktrace')
-  local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
-  if scheduler then G.scheduler_job_ended(q, scheduler, id, now) end
+  G.report_to_scheduler(q, id, now)
   -- A cancelled job has not failed: it is not counted in the metrics.
   if event ~= 'revoked' then
-    local started = tonumber(processed_on)
-    G.metric(q.metrics_failed, now, 1, started and math.max(0, now - started) or 0)
+    G.metric_of_job(q.metrics_failed, now, processed_on)
   end
   G.flows.child_ended(q, id, G.flows.FAILED, reason, now)
 end

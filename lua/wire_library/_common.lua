@@ -37,18 +37,10 @@ local FIELDS = { 'id', 'name', 'data', 'opts', 'timestamp', 'attemptsMade', 'del
   'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens', 'usage:totalCost', 'usage:latencyMs',
   'usage:cached', 'usage:bucketTs' }
 
-local function read_fields(key)
-  local flat, values = {}, redis.call('HMGET', key, unpack(FIELDS))
-  for i = 1, #FIELDS do
-    if values[i] then flat[#flat + 1], flat[#flat + 2] = FIELDS[i], values[i] end
-  end
-  return flat
-end
-
 -- Return the fields of a hash: by name, and flat as the server returns them; all, or with very many those of FIELDS. nil
 -- if there is none.
 W.read = function(key)
-  local flat = redis.call('HLEN', key) > FIELDS_MAX and read_fields(key) or redis.call('HGETALL', key)
+  local flat = redis.call('HLEN', key) > FIELDS_MAX and G.stored(key, FIELDS) or redis.call('HGETALL', key)
   if #flat == 0 then return nil, flat end
   local h = {}
   for i = 1, #flat, 2 do h[flat[i]] = flat[i + 1] end

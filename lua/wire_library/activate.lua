@@ -22,11 +22,7 @@ W.activate = function(q, id, h, now, entry, broadcast)
     set.src = 's'
   end
   if not broadcast and (h.state == 'delayed' or h.state == 'prioritized') then redis.call('ZREM', q.scheduled, id) end
-  local flat = {}
-  for field, value in pairs(set) do
-    flat[#flat + 1], flat[#flat + 2] = field, value
-  end
-  G.set(q, id, unpack(flat))
+  G.set(q, id, unpack(G.flat(set)))
   return set
 end
 
@@ -39,7 +35,7 @@ W.reply_of = function(prefix, flat, set)
     set[field] = nil
   end
   for field, value in pairs(set) do
-    prefix[#prefix + 1], prefix[#prefix + 2] = field, value
+    G.append(prefix, field, value)
   end
   return prefix
 end

@@ -46,7 +46,7 @@ W.write_job = function(q, id, s, seq, state, entry)
     'attemptsMade', '0', 'delay', s.delay_text, 'priority', G.text(s.priority), 'maxAttempts', G.text(s.max_attempts),
     'state', state }
   local function put(field, value)
-    if value then fields[#fields + 1], fields[#fields + 2] = field, value end
+    if value then G.append(fields, field, value) end
   end
   put('eid', G.given(entry))
   put('lifo', s.lifo and '1' or nil)

@@ -35,10 +35,7 @@ W.complete = function(q, keys, c)
   redis.call('HSET', key, 'state', 'completed', 'returnvalue', c.value, 'finishedOn', now_text)
   W.leave_group(q, c.id, h, c.now)
   if not c.quiet then G.emit(q.events, 'completed', c.id, 'returnvalue', c.value) end
-  if not c.no_metrics then
-    local started = tonumber(h.processedOn)
-    G.metric(q.metrics_completed, c.now, 1, started and math.max(0, c.now - started) or 0)
-  end
+  if not c.no_metrics then G.metric_of_job(q.metrics_completed, c.now, h.processedOn) end
   if c.entry == '' then G.untrack_list_job(q, c.id) end
   parents(q, keys, c)
   if not c.broadcast then W.retain(q, q.completed, c.id, c.retention, c.now) end

@@ -39,8 +39,7 @@ local function fail(q, h, c)
   G.flows.child_ended(q, c.id, G.flows.FAILED, c.reason, c.now)
   W.leave_group(q, c.id, h, c.now)
   G.emit(q.events, 'failed', c.id, 'failedReason', c.reason)
-  local started = tonumber(h.processedOn)
-  G.metric(q.metrics_failed, c.now, 1, started and math.max(0, c.now - started) or 0)
+  G.metric_of_job(q.metrics_failed, c.now, h.processedOn)
   if not c.broadcast then W.retain(q, q.failed, c.id, c.retention, c.now) end
   return 'failed'
 end

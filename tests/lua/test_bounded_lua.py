@@ -13,7 +13,10 @@ EXCEPTIONS = {
         "once: the active list jobs of older builds"
     ),
     ("core/consumers.lua", "'XINFO', 'GROUPS', q.stream"): "after number_of_groups",
-    ("core/consumers.lua", "'XINFO', 'CONSUMERS', q.stream, name"): "after has_few_consumers",
+    (
+        "core/consumers.lua",
+        "'XINFO', 'CONSUMERS', q.stream, name",
+    ): "after has_few_consumers or a check of the number of consumers",
     ("core/finish.lua", "'XTRIM', q.stream, 'MINID', '=', kept"): (
         "deletes what the call has acknowledged; where others changed the group, nodes of 100 entries"
     ),
@@ -24,12 +27,9 @@ EXCEPTIONS = {
     (
         "features/broadcast/functions/_subscription.lua",
         "'XPENDING', q.stream, group",
-    ): "after has_few_consumers",
+    ): "after has_few_consumers or a check of the number of consumers",
     ("features/broadcast/functions/_subscription.lua", "'XTRIM', q.stream, 'MAXLEN', '=', length - #found"): (
         "deletes the entries that a read with COUNT has found"
-    ),
-    ("features/broadcast/functions/broadcast_subscriptions.lua", "'XPENDING', q.stream, name"): (
-        "after a check of the number of consumers"
     ),
     ("features/failures/functions/failure_stats.lua", "'HGETALL', q.failure_counts"): "after HLEN",
     ("features/flows/parents.lua", "'SMEMBERS', deps"): "after SCARD",

@@ -87,7 +87,7 @@ local function sweep(q, seen, now)
     G.attempt(repair, q, set, found, now, back)
     room, cursor = room - #found / 2, ''
     if room <= 0 then
-      redis.call('HSET', q.meta, 'clockCursor', step .. '|' .. i .. '|' .. found[#found] .. '@' .. found[#found - 1])
+      redis.call('HSET', q.meta, 'clockCursor', step .. '|' .. i .. '|' .. G.slice_end(found))
       q.sweeps = true
       return
     end

@@ -43,19 +43,27 @@ G.band_bounds = function(band, now, ready)
   return band == 0 and '-inf' or G.int(low + now + 1), low + G.BAND
 end
 
+-- Return the cursor after the last of some members and scores.
+G.slice_end = function(found) return found[#found] .. '@' .. found[#found - 1] end
+
+local function page(command, key, count, ...)
+  local found = redis.call(command, key, ...)
+  return found, #found == 2 * count and G.slice_end(found) or ''
+end
+
 -- Return members of a sorted set with their scores, after the last one of the cursor `<score>@<member>`, or from the rank
--- of a cursor `r:<rank>`. If it has left the set, all members with its score are returned again.
+-- of a cursor `r:<rank>`. If it has left the set, all members with its score are returned again. The second value is the
+-- cursor of the next slice, '' at the end.
 -- newest: from the highest score on; the bounds are then `high`, `low`.
 G.set_slice = function(key, cursor, count, low, high, newest)
   local rev = newest and 'REV' or ''
   local by_rank, by_score = 'Z' .. rev .. 'RANGE', 'Z' .. rev .. 'RANGEBYSCORE'
   local from = tonumber(string.match(cursor, '^r:(%d+)$'))
-  if from then return redis.call(by_rank, key, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
+  if from then return page(by_rank, key, count, G.int(from), G.int(from + count - 1), 'WITHSCORES') end
   local score, last = string.match(cursor, '^(.-)@(.*)$')
-  if not score then return redis.call(by_score, key, low, high, 'WITHSCORES', 'LIMIT', 0, count) end
-  if redis.call('ZSCORE', key, last) ~= score then
-    return redis.call(by_score, key, score, high, 'WITHSCORES', 'LIMIT', 0, count)
+  if not score or redis.call('ZSCORE', key, last) ~= score then
+    return page(by_score, key, count, score or low, high, 'WITHSCORES', 'LIMIT', 0, count)
   end
   local rank = redis.call('Z' .. rev .. 'RANK', key, last)
-  return redis.call(by_rank, key, G.int(rank + 1), G.int(rank + count), 'WITHSCORES')
+  return page(by_rank, key, count, G.int(rank + 1), G.int(rank + count), 'WITHSCORES')
 end

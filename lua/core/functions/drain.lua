@@ -10,7 +10,6 @@ local STREAM_ENTRY = G.rows.stream_entry
 local M = G.groups
 local BANDS_A_CALL, GROUPS_A_SCAN = 256, 100
 local LISTS = { lifo = true, priority = true }
-local NOT_BEGUN = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
 -- d: the deleted jobs, and the groups whose turns and slots became free.
 local function group_of(q, d, name)
@@ -21,7 +20,7 @@ end
 local function delete(q, d, id)
   local ok, h = G.attempt(G.pick, q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'parentId',
     'parentQueue', 'parentIds', 'opts', 'jobBatch')
-  if not ok or not NOT_BEGUN[h.state] then return end
+  if not ok or not G.NOT_STARTED[h.state] then return end
   local name = G.given(h.groupKey)
   if name then
     local g, seq = group_of(q, d, name), G.count_of(h.orderingSeq)

@@ -15,10 +15,7 @@ local NO_END = {}
 local function renew_lock(q, now_text, consumer, job)
   local id, entry = job[LEASE.id], job[LEASE.entry]
   local key = q.J .. id
-  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked')
-  if h.err then return G.GONE end
-  local state, fence, processed_on, revoked = unpack(h)
-  local rejected = G.check_attempt(job[LEASE.fence], job[LEASE.processed_on], NO_END, state, fence, processed_on)
+  local rejected, revoked = G.read_attempt(key, job[LEASE.fence], job[LEASE.processed_on], NO_END, 'revoked')
   if rejected then return rejected end
   redis.call('HSET', key, 'lastActive', now_text)
   if entry == '' then

@@ -33,9 +33,8 @@ local SETS = { completed = 'completed', failed = 'failed', suspended = 'suspende
 local function conditions(where)
   local prepared = { fields = {} }
   for n, row in ipairs(where) do
-    local texts = row[CONDITION.texts] and {}
-    for _, text in ipairs(row[CONDITION.texts] or {}) do texts[text] = true end
-    prepared[n] = { texts = texts, low = row[CONDITION.low], high = row[CONDITION.high],
+    local texts = row[CONDITION.texts]
+    prepared[n] = { texts = texts and G.positions(texts), low = row[CONDITION.low], high = row[CONDITION.high],
       contains = row[CONDITION.contains] }
     prepared.fields[n] = row[CONDITION.field]
   end
@@ -83,15 +82,14 @@ local function from_set(q, key, cursor, count, fields, low, below, id_of)
   local rows = {}
   local high = below and '(' .. G.int(below) or '+inf'
   local newest = fields.newest
-  local found = G.set_slice(key, cursor, count, newest and high or low, newest and low or high, newest)
+  local found, after = G.set_slice(key, cursor, count, newest and high or low, newest and low or high, newest)
   for i = 1, #found, 2 do
     if below and tonumber(found[i + 1]) >= below then return rows, '' end
     local id = found[i]
     if id_of then id = id_of(id) end
     if id then read(q, fields, rows, id, found[i + 1]) end
   end
-  if #found < 2 * count then return rows, '' end
-  return rows, found[#found] .. '@' .. found[#found - 1]
+  return rows, after
 end
 
 -- Read by priority. A cursor `b:<band>` is the start of one.
@@ -195,10 +193,10 @@ end
 local function from_sets(q, names, key_of, from, place, count, fields)
   local rows, left = {}, count
   for _, name in ipairs(names) do
-    local found = G.set_slice(key_of(q, name), name == from and place or '', left, '-inf', '+inf')
+    local found, after = G.set_slice(key_of(q, name), name == from and place or '', left, '-inf', '+inf')
     for i = 1, #found, 2 do read(q, fields, rows, found[i], found[i + 1]) end
+    if after ~= '' then return rows, #name .. ':' .. name .. after end
     left = left - #found / 2
-    if left == 0 then return rows, #name .. ':' .. name .. found[#found] .. '@' .. found[#found - 1] end
   end
   return rows, nil
 end

@@ -12,12 +12,6 @@ local PENDING_ENTRY = G.rows.pending_entry
 local PAGE = 200
 local LISTS = 'l:' -- cursor: this prefix and a rank in list-heartbeats
 
-local function set_of(list)
-  local set = {}
-  for _, item in ipairs(list) do set[item] = true end
-  return set
-end
-
 -- Return whether this worker fetched the job and no other has activated it since: its score is still its
 -- `lastActive`.
 local function is_ours(q, consumer, id, last_active)
@@ -66,9 +60,9 @@ G.export('reattach', { 'allow-oom' }, G.for_workers(function(q, request)
   fetching.timeline = rawget(q, 'timeline')
   local in_lists = string.sub(cursor, 1, 2) == LISTS
   if in_lists then
-    cursor = from_lists(q, fetching, set_of(known_ids), want, tonumber(string.sub(cursor, 3)))
+    cursor = from_lists(q, fetching, G.positions(known_ids), want, tonumber(string.sub(cursor, 3)))
   else
-    cursor = from_stream(q, fetching, set_of(request.known), want, cursor)
+    cursor = from_stream(q, fetching, G.positions(request.known), want, cursor)
   end
   G.promote_groups(q, fetching)
   G.ack_entries(q, fetching.acked)

@@ -17,8 +17,7 @@ local function registered(q, names)
   for name in pairs(names) do
     local info = redis.call('GET', q.P .. 'w:' .. name)
     if info then
-      found[#found + 1] = name
-      found[#found + 1] = info
+      G.append(found, name, info)
     end
   end
   return found

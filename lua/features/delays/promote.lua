@@ -1,15 +1,11 @@
 -- Promote due jobs without a priority (delayed and retrying ones) to the stream or the LIFO list. Due jobs with a
 -- priority stay in the set: workers fetch them from there (features/priorities/fetch_priorities.lua).
 
-
--- States that a leftover member of the set must not change.
-local NOT_WAITING = { active = true, completed = true, failed = true }
-
 -- The new place is written first and the old one removed later: a job whose promotion failed half-way is found again.
 local function promote_one(q, id, now, quiet)
   local h = G.pcall('HMGET', q.J .. id, 'state', 'name', 'lifo', 'expireAt', 'processedOn', 'timestamp')
   local state, name, lifo, expires, processed_on, added = unpack(h)
-  if not state or NOT_WAITING[state] then return end
+  if not state or G.NOT_WAITING[state] then return end
   if G.is_expired(q, expires, added, now) then
     return G.end_job(q, id, now, 'expired', 'expired', processed_on)
   end
@@ -38,19 +34,35 @@ local function promote_broadcast(q, id, group, quiet)
   if not quiet then G.emit(q.events, 'promoted', id) end
 end
 
+local function promote_member(q, member, now, quiet)
+  local id, group = G.scheduled_job(q, member)
+  if group then return promote_broadcast(q, id, group, quiet) end
+  promote_one(q, id, now, quiet)
+end
+
+-- Call promote(q, member, now, quiet) for at most `limit` due members of a set, and remove them. Return ms until the next
+-- one below a score is due (0 = now), or -1.
+G.promote_members = function(q, key, now, limit, quiet, promote, below)
+  local due = G.due_members(key, now, limit)
+  for i = 1, #due, 2 do
+    promote(q, due[i], now, quiet)
+    redis.call('ZREM', key, due[i])
+  end
+  if #due == 2 * limit then return 0 end
+  return G.until_first(key, now, below)
+end
+
+-- Put a due job into the place that its record gives it: at the end of its delay, or of that of a retry.
+G.promote_job = function(q, id, now, quiet)
+  local ok, h = G.attempt(G.job_of, q, id)
+  if not ok or not G.NOT_STARTED[h.state] then return end
+  if G.is_expired(q, h.expireAt, h.timestamp, now) then return G.end_job(q, id, now, 'expired', 'expired', h.processedOn) end
+  G.put(q, id, now, h, nil, h.processedOn)
+  if not quiet then G.emit(q.events, 'promoted', id) end
+end
+
 -- Promote at most `limit` members. Return ms until the next job without a priority is due (0 = now), or -1.
 G.promote_due = function(q, now, limit, quiet)
   G.repair_scheduled(q, now)
-  local due = G.due_members(q.scheduled, now, limit)
-  for i = 1, #due, 2 do
-    local id, group = G.scheduled_job(q, due[i])
-    if group then
-      promote_broadcast(q, id, group, quiet)
-    else
-      promote_one(q, id, now, quiet)
-    end
-    redis.call('ZREM', q.scheduled, due[i])
-  end
-  if #due == 2 * limit then return 0 end
-  return G.until_first(q.scheduled, now, G.BAND)
+  return G.promote_members(q, q.scheduled, now, limit, quiet, promote_member, G.BAND)
 end

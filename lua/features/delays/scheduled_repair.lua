@@ -3,7 +3,6 @@
 -- job. They get the score of their record, a few per call; a job without a delay is due now.
 
 local REPAIRS_MAX = 20
-local NOT_WAITING = { active = true, completed = true, failed = true }
 
 local BARS_MAX = 20 -- a member with more is split at the first
 
@@ -37,7 +36,7 @@ local function repair(q, member, now)
   local id, group = G.scheduled_job(q, member)
   local h = G.pcall('HMGET', q.J .. id, 'state', 'priority', 'delay', 'timestamp')
   local state, priority, delay, timestamp = unpack(h)
-  if not state or (not group and NOT_WAITING[state]) then return redis.call('ZREM', q.scheduled, member) end
+  if not state or (not group and G.NOT_WAITING[state]) then return redis.call('ZREM', q.scheduled, member) end
   -- A subscription's retry has its delay only in its score.
   local score = group and G.int(now) or G.scheduled_score(priority, due_of(delay, timestamp, now))
   redis.call('ZADD', q.scheduled, score, member)

@@ -26,23 +26,15 @@ local PAUSED, HELD = '1', '2'
 local NO_LIMITS = '1|0|0|0|0|0'
 local EVERY, DEFAULTS_FEATURE = '\0every', 'fair-defaults:0.2.0'
 local HOLD = 'hold:'
-local NOT_STARTED = { waiting = true, prioritized = true, delayed = true, ['group-waiting'] = true }
 
 F.FULL, F.PAUSED = 9007199254740990, 9007199254740991
 
 -- Return whether the queue has, or had, jobs with a fair key.
-F.used = function(q)
-  local known = rawget(q, 'has_fair')
-  if known == nil then known = F.note(q, G.features_of(redis.call('HGET', q.meta, 'features'))) end
-  return known
-end
+local function has_feature(q) return G.features_of(redis.call('HGET', q.meta, 'features'))[FEATURE] == true end
+F.used = function(q) return G.once(q, 'has_fair', has_feature) end
 
 -- Remember whether the set of the queue's features has fair keys.
-F.note = function(q, features)
-  local known = features[FEATURE] == true
-  q.has_fair = known
-  return known
-end
+F.note = function(q, features) q.has_fair = features[FEATURE] == true end
 
 F.use = function(q)
   if rawget(q, 'has_fair') then return end
@@ -65,14 +57,8 @@ F.no_limits = function() return { weight = 1, concurrency = 0, rate_max = 0, rat
 F.own_limits = function(q, key) return parse(G.pcall('HGET', q.fair_limits, key)) end
 
 -- Return the limits of each key, which are read once per call; false if there are none.
-local function limits_of_each(q)
-  local every = rawget(q, 'fair_every')
-  if every == nil then
-    every = F.own_limits(q, EVERY) or false
-    q.fair_every = every
-  end
-  return every
-end
+local function read_every(q) return F.own_limits(q, EVERY) or false end
+local function limits_of_each(q) return G.once(q, 'fair_every', read_every) end
 
 -- Return the limits of a key; nil if it has none. Those of each key apply to the limits that it does not have itself; the
 -- keys of job names (limited_names.lua) have only their own.
@@ -124,14 +110,8 @@ end
 F.step = function(limits) return limits and math.max(1, math.floor(STEP / limits.weight)) or STEP end
 
 -- Return whether any key has limits, which is read once per call.
-F.any_limited = function(q)
-  local known = rawget(q, 'fair_limited')
-  if known == nil then
-    known = redis.call('EXISTS', q.fair_limits) == 1
-    q.fair_limited = known
-  end
-  return known
-end
+local function has_limits(q) return redis.call('EXISTS', q.fair_limits) == 1 end
+F.any_limited = function(q) return G.once(q, 'fair_limited', has_limits) end
 
 -- Let a part of the keys be served. Those that are in the ring already keep their turn.
 local function join_all(q, keys, from, to)
@@ -147,14 +127,8 @@ end
 local function join(q, key) join_all(q, { key }, 1, 1) end
 
 -- Read once per call, as most queues have no limits.
-local function any_blocked(q)
-  local known = rawget(q, 'fair_any_blocked')
-  if known == nil then
-    known = redis.call('EXISTS', q.fair_blocked) == 1
-    q.fair_any_blocked = known
-  end
-  return known
-end
+local function has_blocked(q) return redis.call('EXISTS', q.fair_blocked) == 1 end
+local function any_blocked(q) return G.once(q, 'fair_any_blocked', has_blocked) end
 
 local ENTERED_MAX = 500
 
@@ -343,23 +317,7 @@ end
 
 -- Move due jobs to their keys, `limit` at most. Return ms until the next one is due, -1 = none.
 F.promote_due = function(q, now, limit, quiet)
-  local due = G.due_members(q.fair_delayed, now, limit)
-  for i = 1, #due, 2 do
-    local id = due[i]
-    local h = G.pick(q.J .. id, 'state', 'fairKey', 'priority', 'expireAt', 'timestamp', 'processedOn')
-    if NOT_STARTED[h.state] and h.fairKey then
-      if G.is_expired(q, h.expireAt, h.timestamp, now) then
-        G.end_job(q, id, now, 'expired', 'expired', h.processedOn)
-      else
-        F.put_back(q, id, h.fairKey, h.priority)
-        if h.processedOn then G.set(q, id, 'readyAt', G.int(now)) end -- a retry
-        if not quiet then G.emit(q.events, 'promoted', id) end
-      end
-    end
-    redis.call('ZREM', q.fair_delayed, id)
-  end
-  if #due == 2 * limit then return 0 end
-  return G.until_first(q.fair_delayed, now)
+  return G.promote_members(q, q.fair_delayed, now, limit, quiet, G.promote_job)
 end
 
 -- ------------------------------------------------------------------ active jobs

@@ -10,12 +10,7 @@ F.P_of = function(q, name) return string.match(q.P, '^(.-){') .. '{' .. name .. 
 
 -- Return how many more parents this call may notify: {left}. Shared with the queues that it reaches.
 local function budget_of(q)
-  local budget = rawget(q, 'parents_budget')
-  if not budget then
-    budget = { left = PARENTS_A_CALL }
-    q.parents_budget = budget
-  end
-  return budget
+  return G.once(q, 'parents_budget', function() return { left = PARENTS_A_CALL } end)
 end
 
 -- Return a queue that this call reaches from `q`, with the limits of this call.
@@ -43,12 +38,7 @@ F.link = function(member) return 'parentGeneration:' .. member end
 
 -- Return the generation of the parents that this call writes.
 F.new_generation = function(q)
-  local generation = rawget(q, 'generation')
-  if not generation then
-    generation = G.int(G.now(q)) .. '-' .. G.int(G.bump(q.meta, 'generations'))
-    q.generation = generation
-  end
-  return generation
+  return G.once(q, 'generation', function() return G.int(G.now(q)) .. '-' .. G.int(G.bump(q.meta, 'generations')) end)
 end
 
 -- Return the generation of an existing job of this queue, which gets one if it has none.
@@ -93,14 +83,7 @@ end
 -- Return whether this call could use the queue `P` as well: always on one server, in a cluster if the slots are the
 -- same. (A user without permission for its keys cannot use it either.)
 F.is_reachable = function(q, P)
-  if P == q.P then return true end
-  local known = rawget(q, 'reachable')
-  if not known then
-    known = {}
-    q.reachable = known
-  end
-  if known[P] == nil then known[P] = type(redis.pcall('EXISTS', P .. 'meta')) == 'number' end
-  return known[P]
+  return P == q.P or G.once(q, 'reachable ' .. P, function() return type(redis.pcall('EXISTS', P .. 'meta')) == 'number' end)
 end
 
 -- Record a child whose parents are in other slots until they are notified: a Node worker that ends it does not notify

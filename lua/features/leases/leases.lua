@@ -166,24 +166,6 @@ L.recover_expired = function(q, run, most) recover(q, run, expired(q, run.now, m
 
 -- ------------------------------------------------------------------ pages
 
--- Return `count` members behind `cursor`, by deadline and id, and the cursor behind them ('' = the end). A cursor is
--- '<score>:<id>', not a rank: reports between two pages shift ranks. The cursor's own member may be gone, so a marker
--- finds its place.
-L.page = function(q, cursor, count)
-  local score, id = string.match(cursor, '^([^:]+):(.*)$')
-  local rank = 0
-  if score then
-    local marker = id .. '\0'
-    redis.call('ZADD', q.leases, score, marker)
-    rank = redis.call('ZRANK', q.leases, marker)
-    redis.call('ZREM', q.leases, marker)
-  end
-  local found, ids = redis.call('ZRANGE', q.leases, rank, rank + count - 1, 'WITHSCORES'), {}
-  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  if #ids < count then return ids, '' end
-  return ids, found[#found] .. ':' .. ids[#ids]
-end
-
 -- ------------------------------------------------------------------ consistency
 
 -- Return whether a member should have been removed: a fetch or a recovery removes it soon after its deadline.
@@ -315,12 +297,9 @@ end
 -- job: id, fence, processed_on. Return the status, and the new deadline (0 if the lease is lost).
 L.extend = function(q, now, id, fence, processed_on, duration)
   local key = q.J .. id
-  local h = G.pcall('HMGET', key, 'state', 'fence', 'processedOn', 'revoked', 'lease', 'opts')
-  if h.err then return G.GONE, 0 end
-  local state, job_fence, job_processed_on, revoked, text, opts = unpack(h)
-  local rejected = G.check_attempt(fence, processed_on, NO_END, state, job_fence, job_processed_on)
+  local rejected, revoked, text, opts = G.read_attempt(key, fence, processed_on, NO_END, 'revoked', 'lease', 'opts')
   if rejected then return rejected, 0 end
-  local lease = L.current({ state = state, fence = job_fence, processedOn = job_processed_on, lease = text or nil })
+  local lease = L.current({ state = 'active', fence = G.int(fence), processedOn = G.int(processed_on), lease = text })
   if not lease then return G.STALE, 0 end
   if lease.limit > 0 and lease.limit <= now then
     L.recover_expired(q, { now = now, max_stalled = L.MAX_STALLED, recovered = {}, failed = {} }, EXPIRED_PER_CALL)

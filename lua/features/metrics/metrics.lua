@@ -38,3 +38,9 @@ G.metric = function(key, now, count, duration)
   if duration > 0 then G.pcall('HINCRBY', key, duration_field, G.int(duration)) end
   if total == count then trim(key, minute) end
 end
+
+-- Count one job that has ended. processed_on: when it started to run, nil = it did not.
+G.metric_of_job = function(key, now, processed_on)
+  local started = tonumber(processed_on)
+  G.metric(key, now, 1, started and math.max(0, now - started) or 0)
+end

@@ -53,7 +53,6 @@ G.finish_kinds[G.report_kinds.group_limited] = function(b, row)
     G.add_ready_group(b.fetching, h.groupKey)
     return G.LIMITED
   end
-  local scheduler = redis.call('HGET', q.J .. id, 'schedulerName')
-  if scheduler then G.scheduler_job_ended(q, scheduler, id, b.now) end
+  G.report_to_scheduler(q, id, b.now)
   return F.fail_at_once(b, row, h.groupKey, REASON, 'GroupRateLimitError', row[ROW.keep])
 end

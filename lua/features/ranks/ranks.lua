@@ -12,7 +12,6 @@ local MOST, LAST_PRIORITY = 1000000, G.PRIORITY_MAX - 1
 -- Below every time of this century in milliseconds: the time in the score of a LIFO job, which is always due.
 local LIFO_FROM = 1099511627776
 local ORDERS = 9007199254740991
-local NOT_WAITING = { active = true, completed = true, failed = true }
 
 -- Return the rank in a record's field; nil if the job is placed without this feature.
 R.of = function(text)
@@ -86,23 +85,9 @@ end
 
 -- ------------------------------------------------------------------ promotion
 
-local function promote_one(q, id, now, quiet)
-  local ok, h = G.attempt(G.job_of, q, id)
-  if not ok or not h.state or NOT_WAITING[h.state] then return end
-  if G.is_expired(q, h.expireAt, h.timestamp, now) then return G.end_job(q, id, now, 'expired', 'expired', h.processedOn) end
-  G.put(q, id, now, h, nil, h.processedOn) -- a retry, or the end of the delay
-  if not quiet then G.emit(q.events, 'promoted', id) end
-end
-
 -- Make due jobs ready, `limit` at most. Return ms until the next one is due (0 = now), or -1.
 R.promote_due = function(q, now, limit, quiet)
-  local due = G.due_members(q.delayed_own, now, limit)
-  for i = 1, #due, 2 do
-    promote_one(q, due[i], now, quiet)
-    redis.call('ZREM', q.delayed_own, due[i])
-  end
-  if #due == 2 * limit then return 0 end
-  return G.until_first(q.delayed_own, now)
+  return G.promote_members(q, q.delayed_own, now, limit, quiet, G.promote_job)
 end
 
 -- Return whether a worker with a free slot would find a ready job.

@@ -10,7 +10,8 @@ local AT_MAX = 20 -- digits of a time; a longer text of a foreign client is cut
 R.COMPLETED, R.FAILED = 'c', 'f'
 R.STATES = { completed = R.COMPLETED, failed = R.FAILED }
 
-local function read_settings(q)
+local function read_settings(q, known_off)
+  if known_off then return false end
   local found = G.pcall('HMGET', q.meta, 'resultsId', 'resultsKept')
   if found.err then return false end
   local id, kept = unpack(found)
@@ -20,12 +21,7 @@ end
 -- Return the settings of the sequence {id, kept}, or false if it is off; read once per call. kept: about how many
 -- entries are kept. known_off: the caller has read that it is off.
 R.settings = function(q, known_off)
-  local settings = rawget(q, 'results_settings')
-  if settings == nil then
-    settings = not known_off and read_settings(q)
-    q.results_settings = settings
-  end
-  return settings
+  return G.once(q, 'results_settings', read_settings, known_off)
 end
 
 R.time_of = function(finished_on) return string.sub(finished_on, 1, AT_MAX) end

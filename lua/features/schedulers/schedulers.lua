@@ -20,3 +20,9 @@ G.scheduler_job_ended = function(q, name, id, now)
   G.pcall('ZADD', q.schedulers_due, G.int(now), name)
   G.schedulers_changed(q)
 end
+
+-- The same, for a job that may have no scheduler.
+G.report_to_scheduler = function(q, id, now)
+  local name = redis.call('HGET', q.J .. id, 'schedulerName')
+  if name then G.scheduler_job_ended(q, name, id, now) end
+end

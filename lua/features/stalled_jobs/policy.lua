@@ -18,28 +18,23 @@ local function number(text, least, most)
   return value and value >= least and value <= most and math.floor(value) or nil
 end
 
--- Return the policy of the queue: {interval, max_stalled, grace}, nil for what is not set. run: caches it.
-S.of_queue = function(q, run)
-  if not run.policy then
-    local meta = G.pcall('HMGET', q.meta, unpack(FIELDS))
-    run.policy = {
-      interval = number(meta[AT.stalledInterval], 1000, G.DAY_MS),
-      max_stalled = number(meta[AT.maxStalledCount], 0, COUNT_MAX), grace = number(meta[AT.stalledGrace], 0, G.DAY_MS),
-    }
-  end
-  return run.policy
+local function read_policy(_, q)
+  local meta = G.pcall('HMGET', q.meta, unpack(FIELDS))
+  return {
+    interval = number(meta[AT.stalledInterval], 1000, G.DAY_MS),
+    max_stalled = number(meta[AT.maxStalledCount], 0, COUNT_MAX), grace = number(meta[AT.stalledGrace], 0, G.DAY_MS),
+  }
 end
 
-local function of_worker(q, run, consumer)
-  run.policies = run.policies or {}
-  local known = run.policies[consumer]
-  if known then return known end
+-- Return the policy of the queue: {interval, max_stalled, grace}, nil for what is not set. run: caches it.
+S.of_queue = function(q, run) return G.once(run, 'policy', read_policy, q) end
+
+local function read_of_worker(_, q, consumer)
   local text = consumer ~= '' and G.pcall('HGET', q.stalled_policies, consumer)
   local max_stalled, grace = G.match(text, '^(%d*)|(%d*)|%d+$')
-  known = { max_stalled = number(max_stalled, 0, COUNT_MAX), grace = number(grace, 0, G.DAY_MS) }
-  run.policies[consumer] = known
-  return known
+  return { max_stalled = number(max_stalled, 0, COUNT_MAX), grace = number(grace, 0, G.DAY_MS) }
 end
+local function of_worker(q, run, consumer) return G.once(run, 'policy of ' .. consumer, read_of_worker, q, consumer) end
 
 -- Return how often a job of this worker may stall. consumer: '' for a lease. run.max_stalled: of the caller.
 S.max_stalled = function(q, run, consumer)
@@ -77,15 +72,11 @@ end
 -- Return the lock duration of a worker. Each worker registers its own (`lockDuration` in `w:<consumer>`), since
 -- workers of one queue may be configured differently.
 
+local function read_lock(run, q, consumer)
+  local own = G.count_of(G.match(G.pcall('GET', q.P .. 'w:' .. consumer), '"lockDuration":%s*(%d+)'))
+  return own > 0 and own <= G.DAY_MS and own or run.lock
+end
+
 -- run: {lock = the caller's lock duration, for workers that register none: peers, older versions}; caches the durations
 -- read.
-G.lock_of_worker = function(q, run, consumer)
-  run.locks = run.locks or {}
-  local known = run.locks[consumer]
-  if known then return known end
-  local info = G.pcall('GET', q.P .. 'w:' .. consumer)
-  local own = type(info) == 'string' and string.match(info, '"lockDuration":%s*(%d+)')
-  own = G.count_of(own)
-  run.locks[consumer] = own > 0 and own <= G.DAY_MS and own or run.lock
-  return run.locks[consumer]
-end
+G.lock_of_worker = function(q, run, consumer) return G.once(run, 'lock of ' .. consumer, read_lock, q, consumer) end

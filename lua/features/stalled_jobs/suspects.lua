@@ -16,12 +16,8 @@ local LOSSES_KEPT_S = 3600
 
 -- ------------------------------------------------------------------ recovery
 
--- Return how many jobs `consumer` lost together. listed: those without a stream entry. lock: ms. The number is stored
--- for an hour, as several calls may recover the jobs.
-S.lost_together = function(q, run, consumer, listed, lock)
+local function count_lost(_, q, consumer, listed, lock)
   if consumer == '' then return 1 end
-  run.lost = run.lost or {}
-  if run.lost[consumer] then return run.lost[consumer] end
   local host = G.pcall('GET', q.suspect_host)
   if type(host) == 'string' and string.sub(host, 1, #consumer + 1) == consumer .. '|' then
     redis.call('UNLINK', q.suspect_host)
@@ -37,8 +33,13 @@ S.lost_together = function(q, run, consumer, listed, lock)
     G.pcall('HSET', q.losses, consumer, G.int(lost))
     G.pcall('EXPIRE', q.losses, LOSSES_KEPT_S)
   end
-  run.lost[consumer] = lost
   return lost
+end
+
+-- Return how many jobs `consumer` lost together. listed: those without a stream entry. lock: ms. The number is stored
+-- for an hour, as several calls may recover the jobs.
+S.lost_together = function(q, run, consumer, ...)
+  return G.once(run, 'lost by ' .. consumer, count_lost, q, consumer, ...)
 end
 
 -- Make a lost job a suspect, with a smaller limit than before. Return false if the job itself is to blame: it was

@@ -133,8 +133,7 @@ READ.stream = function(key, cursor)
     local found = redis.call('XRANGE', key, G.after(at), '+', 'COUNT', SHORT_PAGE)
     for _, entry in ipairs(found) do
       last = entry[STREAM_ENTRY.id]
-      flat[#flat + 1] = last
-      flat[#flat + 1] = cmsgpack.pack(entry[STREAM_ENTRY.fields])
+      G.append(flat, last, cmsgpack.pack(entry[STREAM_ENTRY.fields]))
     end
     return flat, #found == SHORT_PAGE and last or ''
   end)

@@ -109,10 +109,7 @@ G.export('restore_keys', {}, G.for_operators(function(q, r)
     if before.paused then redis.call('HSET', key, 'paused', before.paused) end
     -- It has partitions, whatever the queue of the backup had.
     for feature in string.gmatch(before.features or '', '[^,]+') do G.use_feature(q, feature) end
-    if ttl >= 0 then
-      redis.call('PEXPIRE', key, G.int(math.max(1, ttl)))
-      G.record_temporary(q, suffix, now, ttl)
-    end
+    if ttl >= 0 then G.expire_temporary(q, suffix, now, ttl) end
   end
   return #r.rows
 end))

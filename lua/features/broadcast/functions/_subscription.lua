@@ -88,16 +88,20 @@ S.create = function(q, group, start)
   return start == '$' and G.stream_facts(q.stream)['last-generated-id'] or start
 end
 
+-- Return the number of released entries of a subscription.
+S.released_count = function(q, group)
+  for _, consumer in ipairs(redis.call('XPENDING', q.stream, group)[PENDING_SUMMARY.consumers] or {}) do
+    if consumer[PENDING_CONSUMER.name] == S.RELEASED_CONSUMER then return tonumber(consumer[PENDING_CONSUMER.count]) end
+  end
+  return 0
+end
+
 -- Return the number of active messages of a subscription; with too many consumers to be read, of all pending ones.
 S.active_count = function(q, group)
   local info = G.stream_group(q, group)
   if not info then return 0 end
   if not G.has_few_consumers(info) then return info[STREAM_GROUP.pending] end
-  local n = 0
-  for _, consumer in ipairs(redis.call('XPENDING', q.stream, group)[PENDING_SUMMARY.consumers] or {}) do
-    if consumer[PENDING_CONSUMER.name] ~= S.RELEASED_CONSUMER then n = n + tonumber(consumer[PENDING_CONSUMER.count]) end
-  end
-  return n
+  return info[STREAM_GROUP.pending] - S.released_count(q, group)
 end
 
 -- Return the names of the subscriptions; none if there are too many to be read.

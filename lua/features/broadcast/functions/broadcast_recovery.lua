@@ -35,8 +35,7 @@ G.export('broadcast_heartbeat', { 'allow-oom' }, function(q, r)
 end)
 
 G.export('broadcast_reattach', { 'allow-oom' }, function(q, r)
-  local t, known = S.fetching(G.now(q), r.consumer, r.group, false, r.start, r.quiet), {}
-  for _, entry in ipairs(r.known) do known[entry] = true end
+  local t, known = S.fetching(G.now(q), r.consumer, r.group, false, r.start, r.quiet), G.positions(r.known)
   local from = G.after(r.cursor)
   local pending = G.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
   local full, last = false, r.cursor

@@ -7,18 +7,10 @@ local S = G.subscriptions
 
 local STANDING = { pending = 'active', unread = 'waiting' }
 
-local function exists(q, group)
-  if S.INTERNAL[group] then return false end
-  for _, name in ipairs(S.names(q)) do
-    if name == group then return true end
-  end
-  return false
-end
-
 G.export('broadcast_redeliver', { 'allow-oom' }, function(q, r)
   local id, group, once = r.id, r.group, r.once
   if not G.exists(q, id) then return 'gone' end
-  if not exists(q, group) then return 'no-subscription' end
+  if S.INTERNAL[group] or not G.stream_group(q, group) then return 'no-subscription' end
   local key = S.record_key(q, id, group)
   local record = G.pick(key, 'state', 'redelivery')
   if once ~= '' and record.redelivery == once then return 'duplicate' end

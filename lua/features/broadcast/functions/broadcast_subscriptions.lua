@@ -10,8 +10,6 @@
 --   -> packed {message exists 0|1, flat record, place}   place: 'pending', 'read', 'unread' or '' (unknown)
 -- Bound: a page of 100 subscriptions, and about WORK_MAX entries that are counted because the server does not report a
 -- lag; 5,000 consumers of a subscription (core/consumers.lua).
-local PENDING_SUMMARY = G.rows.pending_summary
-local PENDING_CONSUMER = G.rows.pending_consumer
 local STREAM_GROUP = G.rows.stream_group
 local STREAM_CONSUMER = G.rows.stream_consumer
 local S = G.subscriptions
@@ -28,12 +26,7 @@ local function count_released(q, name, consumers)
     local found = #redis.call('XPENDING', q.stream, name, '-', '+', COUNTED, S.RELEASED_CONSUMER)
     return found, found
   end
-  for _, consumer in ipairs(redis.call('XPENDING', q.stream, name)[PENDING_SUMMARY.consumers] or {}) do
-    if consumer[PENDING_CONSUMER.name] == S.RELEASED_CONSUMER then
-      return tonumber(consumer[PENDING_CONSUMER.count]), consumers
-    end
-  end
-  return 0, consumers
+  return S.released_count(q, name), consumers
 end
 
 -- cursor: number and name of the group read last. Return the number of the first group to read.
@@ -100,18 +93,10 @@ end
 local RECORD = { 'a', 'state', 'returnvalue', 'failedReason', 'failedType', 'stacktrace', 'finishedOn', 'stalled',
   'redelivery' }
 
-local function record_of(q, id, group)
-  local flat = {}
-  for field, value in pairs(G.pick(S.record_key(q, id, group), unpack(RECORD))) do
-    flat[#flat + 1], flat[#flat + 2] = field, value
-  end
-  return flat
-end
-
 G.export('broadcast_delivery', { 'no-writes' }, function(q, r)
   local exists = redis.call('EXISTS', q.J .. r.id)
   return {
-    exists = exists, record = record_of(q, r.id, r.group),
+    exists = exists, record = G.stored(S.record_key(q, r.id, r.group), RECORD),
     place = exists == 1 and S.place_of(q, r.id, r.group) or '',
   }
 end)

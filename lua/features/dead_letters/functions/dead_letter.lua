@@ -30,14 +30,14 @@ local function setting_of(q, subscription)
   return G.given(name), G.given(on) or KINDS
 end
 
+local function read_setting(q, subscription)
+  local name, on = setting_of(q, subscription)
+  return { name = name, on = ',' .. on .. ',' }
+end
+
 -- Return the dead-letter queue for failures of that kind. Read once per call, and only if a job fails finally.
 local function queue_for(q, kind, subscription)
-  local known = rawget(q, 'dead_letters')
-  if not known then
-    local name, on = setting_of(q, subscription)
-    known = { name = name, on = ',' .. on .. ',' }
-    q.dead_letters = known
-  end
+  local known = G.once(q, 'dead_letters', read_setting, subscription)
   if known.name and string.find(known.on, ',' .. kind .. ',', 1, true) then return known.name end
   return nil
 end

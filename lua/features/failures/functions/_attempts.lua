@@ -27,19 +27,11 @@ local LINES_MAX, TRACES_MAX = 1000, 16
 
 -- ------------------------------------------------------------------ bounds
 
--- Return the bounds of the queue's histories, read once per call.
-local function bounds(q)
-  local known = rawget(q, 'attempt_bounds')
-  if known then return known end
-  local text = G.pcall('HGET', q.meta, 'attemptHistory')
-  local attempts, traceback, bytes = G.match(text, '^(%d+)|(%d+)|(%d+)$')
-  known = DEFAULTS
-  if attempts then
-    known = { attempts = math.min(G.count_of(attempts), LINES_MAX), traceback = G.count_of(traceback),
-      bytes = G.count_of(bytes) }
-  end
-  q.attempt_bounds = known
-  return known
+-- Return the bounds of the queue's histories.
+local function read_bounds(q)
+  local attempts, traceback, bytes = G.match(G.pcall('HGET', q.meta, 'attemptHistory'), '^(%d+)|(%d+)|(%d+)$')
+  return attempts and { attempts = math.min(G.count_of(attempts), LINES_MAX), traceback = G.count_of(traceback),
+    bytes = G.count_of(bytes) } or DEFAULTS
 end
 
 -- Return the first `most` bytes of UTF-8 text, without an incomplete last character.
@@ -91,7 +83,7 @@ end
 -- Return the history with one more attempt; nil if the queue keeps none. history: the field, or false or nil.
 -- attempt: number, started, ended, worker, reason, error, failed_type; stacktrace: JSON array of tracebacks, or nil
 F.with_attempt = function(q, history, attempt, stacktrace)
-  local limits = bounds(q)
+  local limits = G.once(q, 'attempt_bounds', read_bounds)
   if limits.attempts == 0 then return nil end
   attempt.error = head(attempt.error or '', ERROR_BYTES)
   attempt.kind = head(attempt.kind or '', NAME_BYTES)

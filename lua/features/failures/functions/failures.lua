@@ -37,13 +37,13 @@ local function each(q, r, visit)
   local wanted = #r.reasons > 0 and G.positions(r.reasons)
   local low, high = r.low and G.int(r.low) or '-inf', r.high and G.int(r.high) or '+inf'
   local count = math.min(r.count, PAGE_MAX)
-  local found = G.set_slice(q.failed, r.cursor, count, low, high)
+  local found, after = G.set_slice(q.failed, r.cursor, count, low, high)
   for i = 1, #found, 2 do
     if r.high and tonumber(found[i + 1]) > r.high then return '' end
     local job = F.read(q, found[i])
     if job and matches(job, wanted, r.name) then visit(found[i], job) end
   end
-  return #found == 2 * count and found[#found] .. '@' .. found[#found - 1] or ''
+  return after
 end
 
 G.export('failures_page', { 'no-writes' }, function(q, r)

@@ -16,18 +16,14 @@ local F = G.failures
 local PATTERN = '^(%d+)|(%d+)|(%d+)|(%d+)$'
 local EXPONENT_MAX = 40
 
--- Return {interval, retries, age, entries}, or nil without a policy. Read once per call.
-F.policy = function(q)
-  local known = rawget(q, 'failure_policy')
-  if known == nil then
-    local text = G.pcall('HGET', q.meta, 'failurePolicy')
-    local interval, retries, age, entries = G.match(text, PATTERN)
-    known = interval and { interval = G.count_of(interval), retries = G.count_of(retries), age = G.count_of(age),
-      entries = G.count_of(entries) } or false
-    q.failure_policy = known
-  end
-  return known or nil
+local function read_policy(q)
+  local interval, retries, age, entries = G.match(G.pcall('HGET', q.meta, 'failurePolicy'), PATTERN)
+  return interval and { interval = G.count_of(interval), retries = G.count_of(retries), age = G.count_of(age),
+    entries = G.count_of(entries) } or false
 end
+
+-- Return {interval, retries, age, entries}, or nil without a policy. Read once per call.
+F.policy = function(q) return G.once(q, 'failure_policy', read_policy) or nil end
 
 -- Return when a failed job will be requeued, epoch ms; nil = never. retries: how often it was. at: when it failed.
 F.next_retry = function(policy, retries, at, reason, revoked)
@@ -54,13 +50,13 @@ local function scan(q, policy, now, is_first)
   local cursor = redis.call('HGET', q.meta, 'failureScan') or ''
   local score = tonumber(string.match(cursor, '^(.-)@'))
   if is_first and score and score > now - LAG_MS then cursor = G.int(now - LAG_MS) .. '@' end
-  local found = G.set_slice(q.failed, score and cursor or '', BATCH, '-inf', '+inf')
+  local found, after = G.set_slice(q.failed, score and cursor or '', BATCH, '-inf', '+inf')
   for i = 1, #found, 2 do
     local job = F.read(q, found[i])
     if job then set_time(q, policy, found[i], job, now) end
   end
-  if #found > 0 then redis.call('HSET', q.meta, 'failureScan', found[#found] .. '@' .. found[#found - 1]) end
-  return #found == 2 * BATCH
+  if #found > 0 then redis.call('HSET', q.meta, 'failureScan', G.slice_end(found)) end
+  return after ~= ''
 end
 
 -- Requeue jobs whose time has come. Return how many were requeued, and whether there may be more.

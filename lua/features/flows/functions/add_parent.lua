@@ -59,7 +59,7 @@ A.several_parents = function(q, id, parents, remote, generation)
   F.record_remote(q, id, remote)
   local fields = { 'parentIds', cjson.encode(ids), 'parentQueues', cjson.encode(queues) }
   for _, member in ipairs(generation and members or {}) do
-    fields[#fields + 1], fields[#fields + 2] = F.link(member), generation
+    G.append(fields, F.link(member), generation)
   end
   return fields
 end

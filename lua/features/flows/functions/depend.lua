@@ -74,7 +74,7 @@ A.add_dependent = function(q, now, quiet, id, row, extra, behind)
   G.use_feature(q, D.FEATURE)
   if behind then fields = { 'stagedBehind', behind } end
   local generation = dependencies[DEPENDENCIES.generation] or F.new_generation(q)
-  fields[#fields + 1], fields[#fields + 2] = 'generation', generation
+  G.append(fields, 'generation', generation)
   A.full(q, now, quiet, id, row, fields, true)
   for _, member in ipairs(members) do G.set(q, id, D.field(member), policy) end
   if behind then D.attach(q, id, behind, 'ignore') end

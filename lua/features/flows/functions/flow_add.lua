@@ -86,11 +86,11 @@ local function fields_of(f, id, row, parents)
     extra = A.one_parent(q, G.first(parents), f.generation)
   end
   if row[FLOW][LINKS.inner] == 1 then
-    extra[#extra + 1], extra[#extra + 2] = 'generation', f.generation
-    if f.token ~= '' then extra[#extra + 1], extra[#extra + 2] = 'building', f.token end
+    G.append(extra, 'generation', f.generation)
+    if f.token ~= '' then G.append(extra, 'building', f.token) end
   end
-  if f.budget then extra[#extra + 1], extra[#extra + 2] = 'budgetKey', f.budget end
-  if f.flow then extra[#extra + 1], extra[#extra + 2] = 'flowId', f.flow end
+  if f.budget then G.append(extra, 'budgetKey', f.budget) end
+  if f.flow then G.append(extra, 'flowId', f.flow) end
   return extra
 end
 

@@ -43,8 +43,7 @@ G.export('flow_stage', {}, function(q, r)
     redis.call('HSET', q.flows, r.token, G.int(G.now(q)))
     redis.call('PERSIST', key)
   else
-    redis.call('PEXPIRE', key, STAGED_MS)
-    G.record_temporary(q, 'flow:' .. r.token, G.now(q), STAGED_MS)
+    G.expire_temporary(q, 'flow:' .. r.token, G.now(q), STAGED_MS)
   end
   return 1
 end)

@@ -51,10 +51,8 @@ local function keep_or_expire(q, id, h, finished, now)
   if finished then
     local ttl = h.failed > 0 and KEEP_FAILED_MS or math.max(1, G.count_of(h.keep))
     redis.call('ZREM', q.batches, id)
-    for _, key in ipairs({ B.key(q, id), B.jobs_key(q, id) }) do
-      redis.call('PEXPIRE', key, G.int(ttl))
-      G.record_temporary(q, string.sub(key, #q.P + 1), now, ttl)
-    end
+    G.expire_temporary(q, 'batch:' .. id, now, ttl)
+    G.expire_temporary(q, 'batch-jobs:' .. id, now, ttl)
   elseif h.was_finished then
     redis.call('PERSIST', B.key(q, id))
     redis.call('PERSIST', B.jobs_key(q, id))
@@ -69,13 +67,13 @@ B.update = function(q, id, h, now)
     local field = event .. 'At'
     if h[field] then return end
     add_callback(q, id, event)
-    fields[#fields + 1], fields[#fields + 2] = field, now_text
+    G.append(fields, field, now_text)
   end
   if h.failed > 0 then once('failure') end
   if finished then once('complete') end
   if finished and h.failed <= 0 then once('success') end
-  if h.closed then fields[#fields + 1], fields[#fields + 2] = 'closed', h.closed end
-  for _, name in ipairs(COUNTS) do fields[#fields + 1], fields[#fields + 2] = name, G.int(h[name]) end
+  if h.closed then G.append(fields, 'closed', h.closed) end
+  for _, name in ipairs(COUNTS) do G.append(fields, name, G.int(h[name])) end
   redis.call('HSET', B.key(q, id), unpack(fields))
   keep_or_expire(q, id, h, finished, now)
 end

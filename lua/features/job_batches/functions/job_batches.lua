@@ -34,7 +34,7 @@ G.export('batch_create', {}, function(q, r)
   local fields = { 'stem', r.stem, 'pending', '0', 'completed', '0', 'failed', '0', 'removed', '0', 'created', G.int(now), 'keep',
     G.int(r.keep), 'quiet', r.quiet and '1' or '0' }
   for name, row in pairs({ onComplete = packed(r.complete), onSuccess = packed(r.success), onFailure = packed(r.failure) }) do
-    fields[#fields + 1], fields[#fields + 2] = name, row
+    G.append(fields, name, row)
   end
   redis.call('ZADD', q.batches, G.int(now), r.id)
   redis.call('HSET', key, unpack(fields))
@@ -80,11 +80,7 @@ G.export('batch_change', { 'allow-oom' }, function(q, r)
 end)
 
 G.export('batch_status', { 'no-writes' }, function(q, r)
-  local flat, values = {}, redis.call('HMGET', B.key(q, r.id), unpack(STATUS))
-  for i, name in ipairs(STATUS) do
-    if values[i] then flat[#flat + 1], flat[#flat + 2] = name, values[i] end
-  end
-  return flat
+  return G.stored(B.key(q, r.id), STATUS)
 end)
 
 -- Return the pairs of a page of the batch's jobs, and the next cursor.
@@ -99,9 +95,7 @@ end)
 
 G.export('batches', { 'no-writes' }, function(q, r)
   local found, cursor = G.scan('ZSCAN', q.batches, r.cursor, math.min(r.count, PAGE))
-  local ids = {}
-  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  return { ids = ids, cursor = cursor }
+  return { ids = G.members_of(found), cursor = cursor }
 end)
 
 local function nothing(more) return { parent = '', members = {}, calm = 0, more = more } end

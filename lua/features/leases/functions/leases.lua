@@ -41,8 +41,8 @@ local function rows_of(q, owner, ids)
 end
 
 local function release(q, r)
-  local ids, cursor = L.page(q, r.cursor, PAGE)
-  local rows, ended = rows_of(q, r.owner, ids)
+  local found, cursor = G.set_slice(q.leases, r.cursor, PAGE, '-inf', '+inf')
+  local rows, ended = rows_of(q, r.owner, G.members_of(found))
   local fetching = G.fetching(q, G.now(q), L.CONSUMER, r.quiet)
   fetching.settings = G.settings(q)
   q.fetching = fetching

@@ -46,7 +46,7 @@ local function merged_times(one, other)
   table.sort(buckets)
   local sums = { one[DURATIONS.count] + other[DURATIONS.count], one[DURATIONS.total] + other[DURATIONS.total] }
   for i = 1, math.min(#buckets, BUCKETS_MAX / 2 - 1) do
-    sums[#sums + 1], sums[#sums + 2] = buckets[i], counts[buckets[i]]
+    G.append(sums, buckets[i], counts[buckets[i]])
   end
   return sums
 end
@@ -102,9 +102,7 @@ M.record = function(q, settings, worker, report, now)
       checked = true
       add_row(settings, key, row, figures)
       if is_first then
-        local ttl = minute + settings.minutes * MINUTE + MINUTE - now
-        redis.call('PEXPIRE', key, G.int(ttl))
-        G.record_temporary(q, suffix, now, ttl)
+        G.expire_temporary(q, suffix, now, minute + settings.minutes * MINUTE + MINUTE - now)
       end
     end
   end

@@ -61,13 +61,7 @@ local function has_limits(q)
 end
 
 -- Return the settings with their values, as a flat list.
-local function settings_of(q)
-  local found, values = {}, redis.call('HMGET', q.meta, unpack(COPIED))
-  for i = 1, #COPIED do
-    if values[i] then found[#found + 1], found[#found + 2] = COPIED[i], values[i] end
-  end
-  return found
-end
+local function settings_of(q) return G.stored(q.meta, COPIED) end
 
 -- Replace what a deleted queue has left. number: of the layout, which becomes the id of the sequence of results, if it is on.
 local function write_settings(q, settings, number)

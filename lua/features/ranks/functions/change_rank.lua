@@ -124,7 +124,7 @@ G.export('count_ranks', { 'no-writes' }, function(q, r)
   for _ = 1, RANKS_A_CALL do
     local rank, count = PHASES[phase](q, now, from)
     if rank then
-      if count > 0 then counts[#counts + 1], counts[#counts + 2] = rank, count end
+      if count > 0 then G.append(counts, rank, count) end
       from = rank
     else
       phase, from = phase + 1, nil

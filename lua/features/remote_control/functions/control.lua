@@ -61,8 +61,7 @@ end)
 G.export('control_reply', { 'allow-oom' }, function(q, r)
   local suffix = 'control:' .. r.request
   redis.call('HSET', q.P .. suffix, r.worker, r.text)
-  redis.call('PEXPIRE', q.P .. suffix, KEPT_MS)
-  G.record_temporary(q, suffix, G.now(q), KEPT_MS)
+  G.expire_temporary(q, suffix, G.now(q), KEPT_MS)
   return 1
 end)
 

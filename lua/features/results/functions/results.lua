@@ -115,15 +115,14 @@ G.export('results_find', { 'allow-oom' }, function(q, r)
     if is_settled(q, settings, expected) then return { cursor = '', found = 0 } end
   end
   local state = NAMES[letter] or 'completed'
-  local members = G.set_slice(q[state], cursor or '', count, '-inf', '+inf')
-  local ids = {}
-  for i = 1, #members, 2 do ids[#ids + 1] = members[i] end
+  local members, following = G.set_slice(q[state], cursor or '', count, '-inf', '+inf')
+  local ids = G.members_of(members)
   local found = R.number_missing(q, settings, ids, state)
   found = found + number_newest(q, settings, 'completed') + number_newest(q, settings, 'failed')
   expected = tonumber(expected) - found -- at the end, if nothing else changes it
   local after = ''
-  if #ids == count then
-    after = R.STATES[state] .. ':' .. G.int(expected) .. ':' .. members[#members] .. '@' .. members[#members - 1]
+  if following ~= '' then
+    after = R.STATES[state] .. ':' .. G.int(expected) .. ':' .. following
   elseif state == 'completed' then
     after = 'f:' .. G.int(expected) .. ':'
   end

@@ -40,6 +40,12 @@ S.state = function(q, w, query, batch)
 end
 
 -- Return the ballot of the manifest: '<number>:<token of the decider>', or ''.
+-- Return the write of a request, and its state.
+S.read = function(q, r)
+  local w = S.write(q, r.write)
+  return w, S.state(q, w, r.query, r.batch)
+end
+
 S.ballot = function(w) return redis.call('HGET', w.manifest, 'ballot') or '' end
 
 S.number_of = function(ballot) return G.count_of(string.match(ballot, '^%d+')) end
@@ -208,8 +214,7 @@ S.finish = function(q, w, state, keep)
   redis.call('UNLINK', w.tried, w.won, w.queues, w.drivers)
   if keep > 0 then
     redis.call('HSET', w.manifest, 'state', state)
-    redis.call('PEXPIRE', w.manifest, keep)
-    G.record_temporary(q, 'write:' .. w.id, G.now(q), keep)
+    G.expire_temporary(q, 'write:' .. w.id, G.now(q), keep)
   else
     redis.call('UNLINK', w.manifest)
   end

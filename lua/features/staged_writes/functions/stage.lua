@@ -15,8 +15,7 @@ local ADD = G.requests.add
 local S = G.staging
 
 G.export('write_open', {}, function(q, r)
-  local w = S.write(q, r.write)
-  local state = S.state(q, w, r.query, r.batch)
+  local w, state = S.read(q, r)
   -- An aborted write may be tried again under its own name.
   if r.create == 1 and (state == 'absent' or state == 'aborted') then
     S.begin(q, w, r.home, r.query, r.ttl, r.keep)
@@ -49,8 +48,7 @@ local function existing_job(q, packed)
 end
 
 -- Return the state that decides whether a piece is accepted: 'open' if it is.
-local function admission(q, w, r)
-  local state = S.state(q, w, r.query, r.batch)
+local function admission(q, w, r, state)
   if r.create == 0 then return (state == 'open' and not S.has_driver(w, r.driver)) and 'aborted' or state end
   if state == 'prepared' then return 'open' end -- by a driver that died, or has not decided yet
   if (state == 'absent' or state == 'aborted') and r.seq == 0 then
@@ -61,8 +59,9 @@ local function admission(q, w, r)
 end
 
 G.export('write_stage', {}, function(q, r)
-  local w, attempt, seq, ttl = S.write(q, r.write), r.attempt, r.seq, r.ttl
-  local state = admission(q, w, r)
+  local w, state = S.read(q, r)
+  local attempt, seq, ttl = r.attempt, r.seq, r.ttl
+  state = admission(q, w, r, state)
   if state ~= 'open' then return { state = state, id = '' } end
   local list = S.list(w, attempt)
   local length = redis.call('LLEN', list)

@@ -44,8 +44,8 @@ local function has_others(w, driver)
 end
 
 G.export('write_abort', { 'allow-oom' }, function(q, r)
-  local w, driver, cursor, at_home = S.write(q, r.write), r.driver, r.cursor, r.is_home == 1
-  local state = S.state(q, w, r.query, r.batch)
+  local w, state = S.read(q, r)
+  local driver, cursor, at_home = r.driver, r.cursor, r.is_home == 1
   if state == 'committed' or state == 'done' then
     return { state = state, queues = {}, cursor = '0' }
   end

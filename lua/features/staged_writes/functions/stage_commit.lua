@@ -24,8 +24,7 @@ local WINNER = G.rows.winner
 local S = G.staging
 
 G.export('write_claim', { 'allow-oom' }, function(q, r)
-  local w = S.write(q, r.write)
-  local state = S.state(q, w, r.query, r.batch)
+  local w, state = S.read(q, r)
   if state ~= 'open' then return { state = state, ballot = S.ballot(w) } end
   if not S.has_driver(w, r.driver) then return { state = 'aborted', ballot = '' } end
   local ballot = S.raise_ballot(q, w, r.token, r.floor)

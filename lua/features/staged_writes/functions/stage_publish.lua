@@ -48,8 +48,8 @@ local function finish_queue(q, w, keep, at_home)
 end
 
 G.export('write_publish', {}, function(q, r)
-  local w = S.write(q, r.write)
-  local state, queues = S.state(q, w, r.query, r.batch), {}
+  local w, state = S.read(q, r)
+  local queues = {}
   if r.decided == 1 and (state == 'prepared' or state == 'open' or state == 'aborted') then
     if state ~= 'prepared' or S.ballot(w) ~= r.ballot then redis.call('UNLINK', w.won) end
     redis.call('HSET', w.manifest, 'state', 'committed')

@@ -19,10 +19,9 @@ local TOTALS = { 'jobCount', 'totalTokens', 'totalCost', 'costUnit' }
 local FIELDS = { 'usage:model', 'usage:provider', 'usage:costUnit', 'usage:tokens', 'usage:costs', 'usage:totalTokens',
   'usage:totalCost', 'usage:latencyMs', 'usage:cached', 'usage:bucketTs' }
 
-local amount = G.num
 
 local function add(bucket, field, sign, number)
-  number = amount(number)
+  number = G.num(number)
   if number ~= 0 then G.add_amount(bucket, field, sign * number) end
 end
 
@@ -81,26 +80,17 @@ G.export('usages', { 'no-writes' }, function(q, r)
   return found
 end)
 
-local function flat(sums)
-  local list = {}
-  for name, sum in pairs(sums) do
-    list[#list + 1] = name
-    list[#list + 1] = sum
-  end
-  return list
-end
-
 -- Return the fields of a minute, flat.
 local function fields_of(bucket)
   local size = G.size('HLEN', bucket)
   if size <= NAMES_MAX then return size > 0 and redis.call('HGETALL', bucket) or {} end
   local fields = {}
   for _, field in ipairs(TOTALS) do
-    fields[#fields + 1], fields[#fields + 2] = field, redis.call('HGET', bucket, field) or ''
+    G.append(fields, field, redis.call('HGET', bucket, field) or '')
   end
   local page = G.scan('HSCAN', bucket, '', NAMES_MAX)
   for i = 1, #page, 2 do
-    if string.find(page[i], ':', 1, true) then fields[#fields + 1], fields[#fields + 2] = page[i], page[i + 1] end
+    if string.find(page[i], ':', 1, true) then G.append(fields, page[i], page[i + 1]) end
   end
   return fields
 end
@@ -116,9 +106,9 @@ G.export('usage_minutes', { 'no-writes' }, function(q, r)
       local field, value = h[i], h[i + 1]
       local kind, name = string.match(field, '^(%a+):(.*)$')
       if kinds[kind] then
-        kinds[kind][name] = (kinds[kind][name] or 0) + amount(value)
+        kinds[kind][name] = (kinds[kind][name] or 0) + G.num(value)
       elseif sums[field] then
-        sums[field] = sums[field] + amount(value)
+        sums[field] = sums[field] + G.num(value)
       elseif field == 'costUnit' then
         unit = value
       end
@@ -126,7 +116,7 @@ G.export('usage_minutes', { 'no-writes' }, function(q, r)
   end
   return {
     jobs = sums.jobCount, total_tokens = sums.totalTokens, total_cost = sums.totalCost, unit = unit,
-    models = flat(kinds.models), tokens = flat(kinds.tokens), costs = flat(kinds.costs), minutes = minutes,
+    models = G.flat(kinds.models), tokens = G.flat(kinds.tokens), costs = G.flat(kinds.costs), minutes = minutes,
   }
 end)
 
