@@ -6,7 +6,7 @@ from glidemq_py._operate import job_actions, lists
 from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
 from glidemq_py._operate.action import ActionResult, Problem
 from glidemq_py._operate.actions import (
-    MANY_ACTIONS,
+    ACTIONS,
     CancelJobs,
     CleanQueue,
     DrainQueue,

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.record import JobState
 from glidemq_py._operate.lists import BroadcastActionError
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import record
@@ -19,8 +20,13 @@ from glidemq_py._operate.snapshots import record
 Progress = Callable[[int], None]
 """Called with the number of jobs done so far."""
 
-MANY_ACTIONS: Final[dict[str, Any]] = {}
-"""Changes of any number of jobs, by the name of their class."""
+Role = Literal["observer", "producer", "operator"]
+"""Who does only this, of those in docs/operate/permissions.md."""
+
+ACTIONS: Final[dict[str, Any]] = {}
+"""The classes of all changes, by their names."""
+RATE: Final = ("concurrency", "max", "duration")
+"""Fields of the forms of limits that users type."""
 MAX_LISTED: Final = 1_000
 """Ids and problems in a result."""
 
@@ -73,12 +79,44 @@ def past_of(text: str) -> str:
     return f"{verb.removesuffix('e').replace('cancel', 'cancell')}ed{space}{rest}"
 
 
+class Button(NamedTuple):
+    """How the pages offer an action.
+
+    Attributes:
+        change: Name of its form.
+        asks: Question of the page that asks for confirmation.
+        done: Text of the result; ``{n}`` is the number of changed jobs, ``{s}`` the ending of the plural.
+        doing: Heading of the page that shows the progress of a change of many jobs.
+        typed: Fields that the user types: a rejected form shows them again.
+        label: Text of the button on the pages of jobs.
+        states: States of the jobs whose pages have it.
+    """
+
+    change: str
+    asks: str
+    done: str
+    doing: str = "Changing jobs"
+    typed: tuple[str, ...] = ()
+    label: str = ""
+    states: tuple[JobState | None, ...] = ()
+
+
 @record
 class Action(ABC):
     """A change of one queue."""
 
     kind: ClassVar[str]
     """Name of the change, as in `Access.actions`."""
+    role: ClassVar[Role] = "operator"
+    """The least role whose users may make it."""
+    command: ClassVar[str] = ""
+    """Noun and verb of the command that is derived from it; "" = none."""
+    button: ClassVar[Button | None] = None
+    """How the pages offer it."""
+    button_of_messages: ClassVar[Button | None] = None
+    """The same of a broadcast, if it differs."""
+    route: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
+    """The path of its POST request below that of the queue, and the JSON of the response."""
     subject: ClassVar[str] = "job"
     """Noun for the ids of `ActionResult.problems`, such as "schedule"."""
     destroys: ClassVar[bool] = False
@@ -100,8 +138,8 @@ class Action(ABC):
         """Declare the subclass: each keyword is one of the class attributes above."""
         for name, value in declared.items():
             setattr(cls, name, value)
-        if hasattr(cls, "steps") and "kind" in vars(cls):
-            MANY_ACTIONS[cls.__name__] = cls
+        if "kind" in vars(cls):
+            ACTIONS[cls.__name__] = cls
 
     @property
     def of(self) -> str:

@@ -13,10 +13,12 @@ from glidemq_py._core.limits import RateLimit
 from glidemq_py._features.cleaning import CLEANABLE
 from glidemq_py._features.consistency.checking import CheckReport
 from glidemq_py._operate.action import (
-    MANY_ACTIONS,
+    ACTIONS,
     MAX_LISTED,
+    RATE,
     Action,
     ActionResult,
+    Button,
     ManyAction,
     Problem,
     Step,
@@ -46,18 +48,18 @@ from glidemq_py._operate.job_actions import (
     in_state,
 )
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.parsing import span
-from glidemq_py._operate.snapshots import record
+from glidemq_py._operate.parsing import PARAMETERS, Param, span, span_of
+from glidemq_py._operate.snapshots import param, record
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
 
 __all__ = [
-    "MANY_ACTIONS", "NO_NAMES", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs", "CleanQueue",
-    "DrainQueue", "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue", "PauseSchedule",
-    "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker", "RemoveJobs",
-    "RemoveSchedule", "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey", "ResumeQueue",
-    "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule", "SetFairKeyLimits",
-    "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "SignalJob", "check_queue", "count", "missing", "past_of",
-    "perform",
+    "ACTIONS", "NO_NAMES", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs",
+    "CleanQueue", "DrainQueue", "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue",
+    "PauseSchedule", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker",
+    "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey",
+    "ResumeQueue", "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule",
+    "SetFairKeyLimits", "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "SignalJob", "check_queue", "count",
+    "missing", "past_of", "perform",
 ]  # fmt: skip
 
 
@@ -76,12 +78,28 @@ async def check_queue(operator: Operator, queue: str, *, repair: bool = False) -
 
 
 @record
-class PauseQueue(Action, kind="pause_queue", says="pause queue {queue!r}", calls="pause"):
+class PauseQueue(
+    Action,
+    kind="pause_queue",
+    says="pause queue {queue!r}",
+    calls="pause",
+    command="queue pause",
+    button=Button("pause", "Pause the queue?", "queue paused"),
+    route=("/pause", {"paused": True}),
+):
     """Start no more jobs. Active jobs keep running."""
 
 
 @record
-class ResumeQueue(Action, kind="resume_queue", says="resume queue {queue!r}", calls="resume"):
+class ResumeQueue(
+    Action,
+    kind="resume_queue",
+    says="resume queue {queue!r}",
+    calls="resume",
+    command="queue resume",
+    button=Button("resume", "Resume the queue?", "queue resumed"),
+    route=("/resume", {"paused": False}),
+):
     """Start jobs again."""
 
 
@@ -92,10 +110,12 @@ class DrainQueue(
     says="delete {jobs} that have not started from queue {queue!r}",
     destroys=True,
     instead=KEEP_FEWER,
+    command="queue drain",
+    button=Button("drain", "Delete all jobs that are ready to run?", "{n} job{s} deleted", "Deleting ready jobs"),
 ):
     """Delete the jobs that are ready to run. Active jobs are kept."""
 
-    delayed: bool = False  # also those that are delayed
+    delayed: bool = param("Delete delayed jobs too.", "--delayed", default=False)
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
@@ -112,13 +132,23 @@ class DrainQueue(
 
 @record
 class CleanQueue(
-    ManyAction, kind="clean_queue", says="delete {jobs} from queue {queue!r}", destroys=True, instead=KEEP_FEWER
+    ManyAction,
+    kind="clean_queue",
+    command="queue clean",
+    says="delete {jobs} from queue {queue!r}",
+    destroys=True,
+    instead=KEEP_FEWER,
+    button=Button("clean", "Delete all these jobs?", "{n} job{s} deleted", "Deleting jobs"),
 ):
-    """Delete jobs in a state that are at least ``grace`` ms old, in pieces; ``limit`` None = all."""
+    """Delete old jobs in a state."""
 
-    state: str
-    grace: int = 0
-    limit: int | None = None
+    state: str = param(
+        Param("--state STATE", "Delete jobs in this state; any but active.", words=CLEANABLE), default="completed"
+    )
+    grace: int = param(  # ms
+        Param("--older-than TIME", "Only jobs that ended (or were added) before: 7d.", span_of), default=0
+    )
+    limit: int | None = param(Param("--limit -n N", "Maximum number of jobs.", least=1), default=None)  # None = all
 
     @property
     def of(self) -> str:
@@ -151,10 +181,16 @@ class CleanQueue(
 
 
 @record
-class ObliterateQueue(Action, kind="obliterate_queue", says="delete queue {queue!r} with {jobs}", destroys=True):
+class ObliterateQueue(
+    Action,
+    kind="obliterate_queue",
+    says="delete queue {queue!r} with {jobs}",
+    destroys=True,
+    command="queue obliterate",
+):
     """Delete a queue with all its jobs, schedules and settings."""
 
-    force: bool = False  # also if jobs are active
+    force: bool = param("Also if jobs are active.", "--force", default=False)
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
@@ -167,7 +203,9 @@ class ObliterateQueue(Action, kind="obliterate_queue", says="delete queue {queue
 
 
 @record
-class SetQueueLimits(Action, kind="limit_queue"):
+class SetQueueLimits(
+    Action, kind="limit_queue", button=Button("limits", "Set these limits?", "limits set", typed=RATE)
+):
     """Set the limits of a queue. None = unchanged, False = no limit; ``ttl``: ms until those before apply again."""
 
     concurrency: int | Literal[False] | None = None
@@ -185,7 +223,12 @@ class SetQueueLimits(Action, kind="limit_queue"):
 
 
 @record
-class SetGroupLimits(Action, kind="limit_group", instead=_NO_GROUPS):
+class SetGroupLimits(
+    Action,
+    kind="limit_group",
+    instead=_NO_GROUPS,
+    button=Button("group-limits", "Set the limits of the group?", "limits of the group set", typed=("key", *RATE)),
+):
     """Set the limits of an ordering group. None = unchanged, False = no limit."""
 
     group: str
@@ -198,13 +241,23 @@ class SetGroupLimits(Action, kind="limit_group", instead=_NO_GROUPS):
 
 
 @record
-class SetFairKeyLimits(Action, kind="limit_fair_key", instead=_NO_GROUPS):
+class SetFairKeyLimits(
+    Action,
+    kind="limit_fair_key",
+    instead=_NO_GROUPS,
+    button=Button(
+        "fair-key-limits",
+        "Set these limits of fair keys?",
+        "limits of fair keys set",
+        typed=("key", "weight", *RATE, "max_backlog"),
+    ),
+):
     """Set the weight and the limits of a fair key. None = unchanged, False = no limit.
 
     Without a key, the limits are those of every key that has none of its own, and there is no weight.
     """
 
-    key: str | None
+    key: str | None = None
     weight: int | None = None
     concurrency: int | Literal[False] | None = None
     rate_limit: RateLimit | Literal[False] | None = None
@@ -227,14 +280,26 @@ class SetFairKeyLimits(Action, kind="limit_fair_key", instead=_NO_GROUPS):
 
 
 @record
-class PauseFairKey(Action, kind="pause_fair_key", instead=_NO_GROUPS, calls="fair_keys.pause"):
+class PauseFairKey(
+    Action,
+    kind="pause_fair_key",
+    instead=_NO_GROUPS,
+    calls="fair_keys.pause",
+    button=Button("pause-fair-key", "Pause the fair key?", "fair key paused"),
+):
     """Start no more jobs with a fair key. Active jobs keep running."""
 
     key: str
 
 
 @record
-class ResumeFairKey(Action, kind="resume_fair_key", instead=_NO_GROUPS, calls="fair_keys.resume"):
+class ResumeFairKey(
+    Action,
+    kind="resume_fair_key",
+    instead=_NO_GROUPS,
+    calls="fair_keys.resume",
+    button=Button("resume-fair-key", "Resume the fair key?", "fair key resumed"),
+):
     """Start jobs with a fair key again."""
 
     key: str
@@ -259,12 +324,22 @@ class _WorkersAction(Action):
 
 
 @record
-class QuietWorker(_WorkersAction, kind="quiet_worker", calls="quiet"):
+class QuietWorker(
+    _WorkersAction,
+    kind="quiet_worker",
+    calls="quiet",
+    button=Button("quiet-worker", "Let the worker fetch no further jobs?", "worker fetches no further jobs"),
+):
     """Let a worker fetch no further jobs, in any of its queues. Active jobs keep running."""
 
 
 @record
-class ResumeWorker(_WorkersAction, kind="resume_worker", calls="resume"):
+class ResumeWorker(
+    _WorkersAction,
+    kind="resume_worker",
+    calls="resume",
+    button=Button("resume-worker", "Let the worker fetch jobs again?", "worker fetches jobs again"),
+):
     """Let a quiet worker fetch jobs again."""
 
 
@@ -296,10 +371,11 @@ class CancelBatch(
     says="cancel {jobs} of batch {batch!r} of queue {queue!r}",
     subject="batch",
     destroys=True,
+    command="batch cancel",
 ):
     """Close a batch, reject further jobs, and cancel those that have not ended."""
 
-    batch: str
+    batch: str = param(PARAMETERS["batch"])
 
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
@@ -333,25 +409,39 @@ class PutSchedule(Action, kind="put_schedule"):
 
 
 @record
+class _ScheduleAction(Action):
+    """A change of the schedule with this name."""
+
+    name: str = param(Param("NAME", "Name of the schedule.", of="schedule"))
+
+    async def missing(self, operator: Operator) -> tuple[str, ...]:
+        """See `Action`."""
+        return () if await operator.get_schedule(self.queue, self.name) is not None else (self.name,)
+
+
+@record
 class PauseSchedule(
-    Action,
+    _ScheduleAction,
     kind="pause_schedule",
     says="pause schedule {name!r} of queue {queue!r}",
     subject="schedule",
     calls="schedulers.pause",
+    command="cron pause",
+    button=Button("pause-schedule", "Pause the schedule? It adds no jobs until it is resumed.", "schedule paused"),
 ):
     """Add no jobs of a schedule until it is resumed. Jobs it has added are kept."""
-
-    name: str
 
 
 @record
 class ResumeSchedule(
-    Action, kind="resume_schedule", says="resume schedule {name!r} of queue {queue!r}", subject="schedule"
+    _ScheduleAction,
+    kind="resume_schedule",
+    says="resume schedule {name!r} of queue {queue!r}",
+    subject="schedule",
+    button=Button("resume-schedule", "Resume the schedule?", "schedule resumed"),
 ):
     """Resume a schedule; ``catch_up`` is that of `Queue.schedulers.resume`."""
 
-    name: str
     catch_up: bool | None = None
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult:
@@ -364,11 +454,14 @@ class ResumeSchedule(
 
 @record
 class RunSchedule(
-    Action, kind="run_schedule", says="add the job of schedule {name!r} to queue {queue!r}", subject="schedule"
+    _ScheduleAction,
+    kind="run_schedule",
+    says="add the job of schedule {name!r} to queue {queue!r}",
+    subject="schedule",
+    command="cron run",
+    button=Button("run-schedule", "Run the schedule now?", "job added"),
 ):
     """Add the job of a schedule now. Its due times do not change."""
-
-    name: str
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`."""
@@ -383,17 +476,13 @@ class RunSchedule(
 
 @record
 class RemoveSchedule(
-    Action,
+    _ScheduleAction,
     kind="remove_schedule",
     says="delete schedule {name!r} of queue {queue!r}",
     subject="schedule",
     destroys=True,
     calls="schedulers.remove",
+    command="cron rm",
+    button=Button("remove-schedule", "Delete the schedule? Its jobs are kept.", "schedule deleted"),
 ):
     """Delete a schedule. Jobs it has added are kept."""
-
-    name: str
-
-    async def missing(self, operator: Operator) -> tuple[str, ...]:
-        """See `Action`."""
-        return () if await operator.get_schedule(self.queue, self.name) is not None else (self.name,)

@@ -19,12 +19,23 @@ from glidemq_py._features.failures import change_failures_in_pieces
 from glidemq_py._features.revoke import revoke_jobs
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import listed_states
-from glidemq_py._operate.action import MAX_LISTED, Action, ActionResult, ManyAction, Problem, Step, absent, nothing
+from glidemq_py._operate.action import (
+    MAX_LISTED,
+    Action,
+    ActionResult,
+    Button,
+    ManyAction,
+    Problem,
+    Step,
+    absent,
+    nothing,
+)
 from glidemq_py._operate.conversion import by_partition, encoding_of, in_turn
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.lists import Letters, iter_dead_letters
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import QueueSnapshot, record
+from glidemq_py._operate.parsing import PARAMETERS
+from glidemq_py._operate.snapshots import QueueSnapshot, param, record
 from glidemq_py._partitions.link import server_time
 from glidemq_py.errors import GlideMQValidationError, JobNotFoundError, JobStateError, SerializationError
 
@@ -41,7 +52,13 @@ _PIECE: Final = 100
 
 
 @record
-class AddJob(Action, kind="add_job", instead="to publish one: await Broadcast({queue!r}).publish(subject, data)"):
+class AddJob(
+    Action,
+    kind="add_job",
+    instead="to publish one: await Broadcast({queue!r}).publish(subject, data)",
+    role="producer",
+    button=Button("add", "Add this job?", "job added", typed=("name", "data", "options")),
+):
     """Add a job; ``options`` are those of `Queue.add`."""
 
     name: str
@@ -186,7 +203,21 @@ async def _job(queue: Queue[Any, Any], job_id: str, *, exclude_data: bool = True
 
 
 @record
-class RetryJobs(JobsAction, kind="retry_jobs", says="requeue {jobs} of queue {queue!r}", instead=REDELIVER):
+class RetryJobs(
+    JobsAction,
+    kind="retry_jobs",
+    command="job retry",
+    says="requeue {jobs} of queue {queue!r}",
+    instead=REDELIVER,
+    button=Button(
+        "retry",
+        "Retry these jobs?",
+        "{n} job{s} to be retried",
+        "Retrying jobs",
+        label="Retry",
+        states=(JobState.FAILED,),
+    ),
+):
     """Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`."""
 
     completed: bool = False
@@ -216,7 +247,14 @@ class RetryJobs(JobsAction, kind="retry_jobs", says="requeue {jobs} of queue {qu
 
 
 @record
-class RetryEdited(Action, kind="retry_jobs", instead=REDELIVER):
+class RetryEdited(
+    Action,
+    kind="retry_jobs",
+    instead=REDELIVER,
+    button=Button(
+        "retry-edited", "Retry the job with this data?", "job to be retried with the new data", typed=("data",)
+    ),
+):
     """Replace the data of a failed job, and requeue it with all its attempts."""
 
     id: str
@@ -235,7 +273,20 @@ class RetryEdited(Action, kind="retry_jobs", instead=REDELIVER):
 
 
 @record
-class PromoteJobs(JobsAction, kind="promote_jobs", says="promote {jobs} of queue {queue!r}"):
+class PromoteJobs(
+    JobsAction,
+    kind="promote_jobs",
+    command="job promote",
+    says="promote {jobs} of queue {queue!r}",
+    button=Button(
+        "promote",
+        "Run these delayed jobs now?",
+        "{n} job{s} made ready",
+        "Making delayed jobs ready",
+        label="Run now",
+        states=(JobState.DELAYED,),
+    ),
+):
     """Make delayed jobs ready to run now."""
 
     def states(self) -> tuple[JobState, ...]:
@@ -262,9 +313,18 @@ class PromoteJobs(JobsAction, kind="promote_jobs", says="promote {jobs} of queue
 class CancelJobs(
     JobsAction,
     kind="cancel_jobs",
+    command="job cancel",
     says="cancel {jobs} of queue {queue!r}",
     destroys=True,
     instead="to delete one of them: glidemq job rm {queue} ID",
+    button=Button(
+        "cancel",
+        "Cancel these jobs? Running ones stop.",
+        "{n} job{s} cancelled",
+        "Cancelling jobs",
+        label="Cancel",
+        states=_UNFINISHED,
+    ),
 ):
     """Cancel unfinished jobs: they do not start, or stop running, and fail."""
 
@@ -303,7 +363,21 @@ def _not_cancelled(job_id: str, outcome: str) -> Problem:
 
 
 @record
-class RemoveJobs(JobsAction, kind="remove_jobs", says="delete {jobs} from queue {queue!r}", destroys=True):
+class RemoveJobs(
+    JobsAction,
+    kind="remove_jobs",
+    command="job rm",
+    says="delete {jobs} from queue {queue!r}",
+    destroys=True,
+    button=Button(
+        "remove",
+        "Delete these jobs?",
+        "{n} job{s} deleted",
+        "Deleting jobs",
+        label="Delete",
+        states=(*JobState, None),
+    ),
+):
     """Delete jobs with their logs and results, or messages of a broadcast given by their ids."""
 
     @property
@@ -337,15 +411,16 @@ def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
 class SignalJob(
     Action,
     kind="signal_job",
+    command="job signal",
     says="signal job {id!r}",
     said="sent signal {name!r} to job {id!r} of queue {queue!r}",
     instead="its messages cannot be suspended",
 ):
     """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""
 
-    id: str
-    name: str
-    data: Any = None
+    id: str = param("Id of the job.", "ID")
+    name: str = param("Name of the signal.", "NAME")
+    data: Any = param(PARAMETERS["value"], default=None)
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises JobStateError if the job has ended."""
@@ -402,7 +477,13 @@ class _FailuresAction(ManyAction):
 
 @record
 class RetryFailures(
-    _FailuresAction, kind="retry_failures", how="retry", says="requeue {jobs} of queue {queue!r}", instead=REDELIVER
+    _FailuresAction,
+    kind="retry_failures",
+    command="failures retry",
+    how="retry",
+    says="requeue {jobs} of queue {queue!r}",
+    instead=REDELIVER,
+    button=Button("retry-failures", "Retry all these failed jobs?", "{n} job{s} to be retried", "Retrying failed jobs"),
 ):
     """Requeue the failed jobs that match all given criteria, with all their attempts."""
 
@@ -411,10 +492,14 @@ class RetryFailures(
 class PurgeFailures(
     _FailuresAction,
     kind="purge_failures",
+    command="failures purge",
     destroys=True,
     how="purge",
     says="delete {jobs} from queue {queue!r}",
     instead=REDELIVER,
+    button=Button(
+        "purge-failures", "Delete all these failed jobs?", "{n} failed job{s} deleted", "Deleting failed jobs"
+    ),
 ):
     """Delete the failed jobs that match all given criteria."""
 
@@ -484,9 +569,12 @@ class _DeadLettersAction(ManyAction):
 class ReplayDeadLetters(
     _DeadLettersAction,
     kind="replay_dead_letters",
+    command="dlq replay",
     says="add {jobs} to queue {queue!r} again",
     subject="entry",
     says_of_messages="deliver {jobs} of broadcast {queue!r} again",
+    button=Button("replay", "Add these jobs to their queue again?", "{n} job{s} added again"),
+    button_of_messages=Button("redeliver", "Deliver these messages again?", "{n} message{s} to be delivered again"),
 ):
     """Add the jobs of entries to their queue again, and delete the entries.
 
@@ -510,6 +598,9 @@ class ReplayEdited(
     kind="replay_dead_letters",
     subject="entry",
     instead="a message is delivered again with its own data: glidemq dlq replay {queue} ENTRY",
+    button=Button(
+        "replay-edited", "Add the job again with this data?", "job added again with the new data", typed=("data",)
+    ),
 ):
     """Add the job of a dead-letter entry to its queue again with other data, and delete the entry."""
 
@@ -529,9 +620,15 @@ class ReplayEdited(
 
 @record
 class PurgeDeadLetters(
-    _DeadLettersAction, kind="purge_dead_letters", says="delete the entries of {jobs} of queue {queue!r}",
-    says_of_messages="delete the entries of {jobs} of broadcast {queue!r}", subject="entry", destroys=True,
-):  # fmt: skip
+    _DeadLettersAction,
+    kind="purge_dead_letters",
+    command="dlq purge",
+    says="delete the entries of {jobs} of queue {queue!r}",
+    says_of_messages="delete the entries of {jobs} of broadcast {queue!r}",
+    subject="entry",
+    destroys=True,
+    button=Button("purge-dead", "Delete these dead letters?", "{n} dead letter{s} deleted"),
+):
     """Delete entries."""
 
     async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:

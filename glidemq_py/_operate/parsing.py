@@ -1,13 +1,13 @@
-"""Values of the texts that people type: durations, times, JSON values, pairs of a key and a value; and `span`."""
+"""What people give to commands: the parameters, and the values of their texts: durations, times, JSON; and `span`."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from glidemq_py.errors import GlideMQValidationError
 
@@ -84,3 +84,104 @@ def span(ms: float) -> str:
         elif parts:
             break
     return " ".join(parts)
+
+
+class Param(NamedTuple):
+    """A parameter of a command, or a field of an action that people give.
+
+    Attributes:
+        name: ``QUEUE`` is an argument, ``--limit -n N`` an option with a value, ``--newest`` a flag.
+        text: Its help.
+        read: Returns its value from the name of the option and the text, or the texts. None = the text, or a number.
+        of: What it names, for completion: "queue", "worker", "schedule", "state" or "reason", or the completion itself;
+            "data" may be on stdin.
+        words: Its values, for completion.
+        is_many: True if it may be repeated.
+        is_needed: True if it must be given, unless the command has a default.
+        least: Its minimum.
+        most: Its maximum.
+        default: The text that is used if it is not given.
+    """
+
+    name: str
+    text: str
+    read: Callable[[str, Any], Any] | None = None
+    of: Any = ""
+    words: tuple[str, ...] = ()
+    is_many: bool = False
+    is_needed: bool = False
+    least: float | None = None
+    most: float | None = None
+    default: str | None = None
+
+    @property
+    def flags(self) -> list[str]:
+        """The names of the option; [] of an argument."""
+        return [word for word in self.name.split() if word.startswith("-")]
+
+    @property
+    def metavar(self) -> str | None:
+        """The name of its value; None of a flag."""
+        return next((word for word in self.name.split() if not word.startswith("-")), None)
+
+
+def _tuple(option: str, texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(texts)
+
+
+def data_of(option: str, text: str) -> Any:
+    """Return the value of JSON text, or the text itself."""
+    return value_of(text)
+
+
+def _content_of(option: str, texts: Sequence[str]) -> dict[str, Any] | None:
+    return pairs_of(option, texts) or None
+
+
+def _limit_of(option: str, text: str) -> Any:
+    return False if text in ("off", "0") else rate_of(option, text)
+
+
+CRITERIA: Final[dict[str, Any]] = {
+    "state": Param("--state STATE", "State of the jobs, such as waiting, delayed or failed.", of="state"),
+    "name": Param("--name NAME", "Complete name of the jobs."),
+    "since": Param("--since TIME", "Not before this time: 2026-11-23T06:00, or 2h (ago).", time_of),
+    "until": Param("--until TIME", "Not after this time.", time_of),
+    "data": Param(
+        "--data KEY=VALUE", "Key and value (JSON, or text) that the data contains; repeatable.",
+        _content_of, is_many=True,
+    ),
+    "group": Param("--group KEY", "Ordering key of the jobs."),
+    "fair_key": Param("--fair-key KEY", "Fair key of the jobs."),
+    "tags": Param("--tag TAG", "Tag of the jobs; repeated: all of them.", _tuple, is_many=True),
+}  # fmt: skip
+"""Those of `JobFilter`."""
+
+PARAMETERS: Final = {
+    "queue": Param("QUEUE", "Name of the queue.", of="queue", is_needed=True),
+    "queues": Param("QUEUES", "Names of queues; default: queues in [tool.glidemq], else all.", of="queue"),
+    "job_id": Param("ID", "Id of the job."),
+    "ids": Param("IDS", "Ids of jobs.", _tuple, is_many=True),
+    "value": Param("DATA", "Data: JSON, or text. '-' reads stdin.", data_of, of="data"),
+    "batch": Param("ID", "Id of the batch.", is_needed=True),
+    "worker": Param("WORKER", "Id of one worker; default: all workers of the queue.", of="worker"),
+    **CRITERIA,
+    "reason": Param(
+        "--reason REASON",
+        "Reason of the failure: explicit_fail (error), max_attempts_exceeded (error, last attempt), cancelled, "
+        "timeout, ...; repeatable.",
+        _tuple, of="reason", is_many=True,
+    ),
+    "subscription": Param("--subscription NAME", "Only entries of this subscription of a broadcast; default: of all."),
+    "newest": Param("--newest", "List the jobs that ended last, newest first."),
+    "limit": Param("--limit -n N", "Maximum number to list.", least=1, most=100_000),
+    "timeout": Param("--timeout TIME", "Give up after this time.", span_of),
+    "concurrency": Param("--concurrency N", "Active jobs; 0 = no limit.", least=0),
+    "rate_limit": Param("--rate JOBS/TIME", "Jobs per window, such as 100/1m; off = no limit.", _limit_of),
+    "yes": Param("--yes -y", "Do not ask for confirmation."),
+    "dry_run": Param("--dry-run", "Report what would be changed, and change nothing."),
+    "url": Param("--url URL", "URL of the server; default: GLIDEMQ_URL, then [tool.glidemq]."),
+    "prefix": Param("--prefix TEXT", "First part of every key; default: GLIDEMQ_PREFIX, then 'glide'."),
+    "as_json": Param("--json", "Print JSON instead of a table."),
+}  # fmt: skip
+"""Those that several commands have, by the names of the arguments of their functions."""

@@ -16,12 +16,27 @@ from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline import TimelineEntry
+from glidemq_py._operate.parsing import Param
 
 _T = TypeVar("_T")
 _MANY_UNREAD: Final = 1_001
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def param(text: str | Param, name: str = "", **given: Any) -> Any:
+    """Declare a field of an action that people give.
+
+    Args:
+        text: The help of it, or the whole parameter.
+        name: Its name in a command; see `Param`.
+        given: The arguments of `dataclasses.field`.
+    """
+    declared = text if isinstance(text, Param) else Param(name, text)
+    shown = given["default"] if isinstance(given.get("default"), str) else None
+    declared = declared._replace(is_needed="default" not in given, default=shown)
+    return field(metadata={"param": declared}, **given)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field, param))
 def record(kind: type[_T]) -> type[_T]:
     """Make a class a dataclass of values that do not change, given by keyword."""
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._operate.action import Action, ActionResult, ManyAction, check_kind, perform
-from glidemq_py._operate.actions import MANY_ACTIONS
+from glidemq_py._operate.actions import ACTIONS
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import as_json, record
@@ -353,7 +353,7 @@ async def _end(operator: Operator, bulk_id: str, begun: Mapping[str, str], state
 
 
 def _action_of(found: Mapping[str, str]) -> ManyAction:
-    kind: type[ManyAction] = MANY_ACTIONS[found["class"]]
+    kind: type[ManyAction] = ACTIONS[found["class"]]
     given: dict[str, Any] = json.loads(found["arguments"])
     for name in ("ids", "reason"):
         if name in given:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
+from glidemq_py import _operate as operate
 from glidemq_py.cli import PASSED, WORKER_VERBS, pass_on
-from glidemq_py.cli.commands import batches_and_flows, failures, jobs, monitoring, queues, schedules, workers
-from glidemq_py.cli.commands.backups import backup, backups, restore
-from glidemq_py.cli.shell import JsonOption, PrefixOption, UrlOption, command
+from glidemq_py.cli.shell import COMMON, GROUPS, changes, with_parameters
 
 __all__ = ["app", "run"]
 
@@ -28,21 +32,57 @@ reached; 4 = does not exist."""
 _COMPLETED_LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 _WORKER_LINE = re.compile(rf"^(\s*\S*glidemq\s+(?:.*\s)?)worker(?=\s+(?:(?:{'|'.join(sorted(WORKER_VERBS))})\s|\w*$))")
 
+_NOUNS = {
+    "queue": ("queues", "Look at queues and change them."),
+    "job": ("jobs", "Look at jobs and change them."),
+    "failures": ("failures", "Failed jobs: list, count, requeue and delete them."),
+    "dlq": ("failures", "Dead-letter entries: list, replay and delete them."),
+    "cron": ("schedules", "Schedules: list, add, pause, run and delete them."),
+    "batch": ("batches_and_flows", "Batches: sets of jobs with callbacks."),
+    "flow": ("batches_and_flows", "Flows: jobs and the jobs they wait for."),
+    "workers": ("workers", "Live workers of queues: list, inspect, quiet and resize them."),
+    "group": ("queues", "Ordering groups and their limits."),
+    "events": ("monitoring", "Events of a queue."),
+}
+"""The nouns: the module of their commands, and their help."""
+
 app = typer.Typer(
     name="glidemq", help=_HELP, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )  # fmt: skip
 
-for each in (
-    queues.app, jobs.app, failures.app, failures.dead_letters_app, schedules.app, batches_and_flows.batches_app,
-    batches_and_flows.flows_app, workers.app, queues.groups_app, monitoring.events_app,
-):  # fmt: skip
-    app.add_typer(each)
-command(app, "backup")(backup)
-command(app, "backups", server=False)(backups)
-command(app, "restore")(restore)
-command(app, "doctor")(monitoring.doctor)
-command(app, "top", json=False)(monitoring.top)
+
+@functools.cache
+def _commands_of(noun: str) -> Any:
+    """Return the commands of a noun by their verbs: those that its module has, and those derived from actions."""
+    import_module(f"glidemq_py.cli.commands.{_NOUNS[noun][0]}")
+    written = {each.name for each in GROUPS[noun].registered_commands}
+    for action in operate.actions.ACTIONS.values():
+        of, _, verb = action.command.partition(" ")
+        if of == noun and verb not in written:
+            changes(action)
+    found: Any = get_group(GROUPS[noun])
+    return found.commands
+
+
+class _Noun(TyperGroup):
+    """The commands of a noun, whose module is imported when they are needed."""
+
+    @property
+    def commands(self) -> Any:
+        """The commands by their verbs."""
+        return _commands_of(str(self.name))
+
+    @commands.setter
+    def commands(self, given: object) -> None:
+        """Ignore those given, of which there are none."""
+
+
+for _name in ("backups", "monitoring"):  # the commands without a noun
+    import_module(f"glidemq_py.cli.commands.{_name}")
+app.registered_commands += GROUPS[""].registered_commands
+for _noun, (_, _help) in _NOUNS.items():
+    app.add_typer(typer.Typer(name=_noun, help=_help, no_args_is_help=True, rich_markup_mode=None, cls=_Noun))
 
 
 def _passing(name: str) -> Callable[[typer.Context], None]:
@@ -66,17 +106,15 @@ def _version(given: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _options(
-    context: typer.Context,
-    url: UrlOption = None,
-    prefix: PrefixOption = None,
-    as_json: JsonOption = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    context.obj = {"url": url, "prefix": prefix, "as_json": as_json}
+def _options(context: typer.Context, version: bool = False, **given: Any) -> None:
+    context.obj = given
+
+
+_version_hint = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")]
+with_parameters(_options, [
+    *COMMON, inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_version_hint)
+])  # fmt: skip
+app.callback()(_options)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -10,43 +10,32 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from datetime import datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast, get_type_hints
 
 import typer
 
 from glidemq_py import _operate as operate
 from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.logs import escape_control, get_logger
-from glidemq_py._operate.parsing import span
-from glidemq_py.cli.arguments import Queue
+from glidemq_py._operate.parsing import PARAMETERS, Param, span
+from glidemq_py.cli.arguments import hint_of, value_given
 from glidemq_py.cli.settings import Settings, find_settings
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, show_value
 
 if TYPE_CHECKING:
+    from glidemq_py._operate.action import Action
     from glidemq_py._operate.operating import Operator
 
 __all__ = [
-    "DryRun",
-    "ExitCode",
-    "JsonOption",
-    "PrefixOption",
-    "Shell",
-    "UrlOption",
-    "Yes",
-    "age",
-    "changes",
-    "clock",
-    "command",
-    "group",
-    "joined",
-    "json_line",
-    "size_text",
-    "span",
-]
+    "COMMON", "GROUPS", "ExitCode", "Shell", "age", "changes", "clock", "command", "joined", "json_line", "size_text",
+    "span", "with_parameters",
+]  # fmt: skip
 
 _F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
 
@@ -74,114 +63,123 @@ class Stop(Exception):  # noqa: N818
         self.code = code
 
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be changed, and change nothing.")]
+_KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
 
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--url", metavar="URL", help="URL of the server; default: GLIDEMQ_URL, then [tool.glidemq]."),
+
+def _type_of(param: Param) -> tuple[Any, Any]:
+    """Return the type and the default of a parameter that its function does not name."""
+    if param.metavar is None:
+        return bool, False
+    kind = str if param.least is None else int
+    return (kind, inspect.Parameter.empty) if param.is_needed else (kind | None, param.default)
+
+
+def _parameter(name: str, param: Param, kind: Any, default: Any) -> inspect.Parameter:
+    """Return a parameter for typer, which gives the text of one with `Param.read`."""
+    if param.is_many:
+        kind, default = list[str] | None, None
+    elif param.read is not None and not param.is_needed:
+        kind, default = str | None, span(default) if default else None
+    return inspect.Parameter(name, _KEYWORD, default=default, annotation=hint_of(param, kind))
+
+
+COMMON: Final = [
+    _parameter(each, PARAMETERS[each], *_type_of(PARAMETERS[each])) for each in ("url", "prefix", "as_json")
 ]
-PrefixOption = Annotated[
-    str | None,
-    typer.Option("--prefix", metavar="TEXT", help="First part of every key; default: GLIDEMQ_PREFIX, then 'glide'."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-_COMMON: Final = {"url": (UrlOption, None), "prefix": (PrefixOption, None), "as_json": (JsonOption, False)}
+"""The parameters that every command accepts, also before its noun."""
 
 
-def group(name: str, text: str) -> typer.Typer:
-    """Return a group of commands."""
-    return typer.Typer(name=name, help=text, no_args_is_help=True, rich_markup_mode=None)
+def with_parameters(function: Any, listed: Iterable[inspect.Parameter]) -> None:
+    """Let typer see a function of the context that has these parameters."""
+    context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    function.__signature__ = inspect.Signature([context, *listed])
+    function.__annotations__ = {each.name: each.annotation for each in function.__signature__.parameters.values()}
 
 
-def command(app: typer.Typer, name: str, *, server: bool = True, json: bool = True) -> Callable[[_F], _F]:
+GROUPS: Final = defaultdict[str, typer.Typer](lambda: typer.Typer(rich_markup_mode=None))
+"""The commands of each noun; those without a noun are of ""."""
+
+
+def command(name: str, /, *, server: bool = True, json: bool = True, **params: Param) -> Callable[[_F], _F]:
     """Register a coroutine function, whose first parameter is the `Shell`, as a command.
 
     Args:
-        app: the group.
-        name: name of the command.
+        name: noun, if it has one, and verb.
         server: the command needs a server.
         json: the command has JSON output.
+        params: parameters that are not in `PARAMETERS`. Those that the function does not name are passed all the same.
     """
 
     def register(function: _F) -> _F:
-        hints = get_type_hints(function, include_extras=True)
-        own = [
-            each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        hints = get_type_hints(function)
+        listed: dict[str, tuple[Any, Any]] = {
+            each.name: (hints[each.name], each.default)
             for each in list(inspect.signature(function).parameters.values())[1:]
-        ]
-        common = [
-            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            for each, (kind, default) in _COMMON.items()
-            if json or each != "as_json"
-        ]
+            if each.kind is not inspect.Parameter.VAR_KEYWORD
+        }
+        given = {each: params.get(each) or PARAMETERS[each] for each in [*listed, *params]}
+        listed = {each: listed.get(each) or _type_of(given[each]) for each in given}
 
-        def run(context: typer.Context, **given: Any) -> None:
+        def run(context: typer.Context, **texts: Any) -> None:
             before: Mapping[str, Any] = context.obj or {}  # options before the noun
-            url, prefix, as_json = (given.pop(each, None) or before.get(each) for each in _COMMON)
-            code = _execute(function, given, url, prefix, bool(as_json), server)
+            url, prefix, as_json = (texts.pop(each.name, None) or before.get(each.name) for each in COMMON)
+
+            async def called(shell: Shell) -> None:
+                await function(shell, **{each: value_given(given[each], text) for each, text in texts.items()})
+
+            code = _execute(called, url, prefix, bool(as_json), server)
             if code:
                 raise typer.Exit(code)
 
-        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-        signature = inspect.Signature([context, *own, *common])
-        run.__signature__ = signature  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+        with_parameters(run, [
+            *(_parameter(each, given[each], *listed[each]) for each in given),
+            *(each for each in COMMON if json or each.name != "as_json"),
+        ])  # fmt: skip
         run.__doc__, run.__name__ = function.__doc__, function.__name__
-        app.command(name)(run)
+        noun, _, verb = name.rpartition(" ")
+        GROUPS[noun].command(verb)(run)
         return function
 
     return register
 
 
-async def _check_queue(shell: Shell, action: operate.actions.Action) -> None:
-    await shell.check_exists(action.queue)
+async def _check_subject(shell: Shell, action: Action) -> None:
+    if not action.command.startswith("job"):
+        await shell.check_exists(action.queue)
 
 
 def changes(
-    app: typer.Typer, verb: str, action: str, text: str,
-    given: Callable[..., dict[str, Any]] = dict[str, Any], *, asks: bool = False, counts: bool = False,
-    check: Callable[[Shell, Any], Awaitable[None]] | None = _check_queue, **parameters: Any,
+    action: type[Action], given: Callable[..., dict[str, Any]] = dict[str, Any], /, *,
+    check: Callable[[Shell, Any], Awaitable[None]] = _check_subject, **params: Param,
 ) -> None:  # fmt: skip
-    """Register the command that makes a change.
+    """Register the command that makes a change, with the help, the parameters and the questions of the action.
 
     Args:
-        app: the group.
-        verb: name of the command.
-        action: name of the class of the action, which is imported when the command runs.
-        text: the help.
+        action: the class of the action.
         given: makes the fields of the action from the parameters; by default, these are the fields.
-        asks: the action destroys something: the command has --yes and --dry-run.
-        counts: the action changes many jobs: the command has --dry-run.
         check: ends the command if the subject of the action does not exist.
-        parameters: annotations of the parameters besides the queue, by name. A text is required; others are a flag,
-            or None.
+        params: parameters besides the queue, by name; by default, the fields.
     """
 
     async def change(shell: Shell, yes: bool = False, dry_run: bool = False, **values: Any) -> None:
-        made = getattr(operate.actions, action)(**given(**values))
-        assert made.destroys is asks
-        if check is not None:
-            await check(shell, made)
+        made = action(**{each: value for each, value in given(**values).items() if value is not None})
+        await check(shell, made)
         await shell.change(made, yes=yes, dry_run=dry_run)
 
-    options = {**({"yes": Yes} if asks else {}), **({"dry_run": DryRun} if asks or counts else {})}
-    hints: dict[str, Any] = {"queue": Queue, **parameters, **options}
-    defaults: dict[Any, Any] = {str: inspect.Parameter.empty, bool: False}
-    listed = [
-        inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(hint.__origin__))
-        for each, hint in hints.items()
-    ]
+    own: dict[str, Any] = params or {each.name: each.metadata["param"] for each in fields(action) if each.metadata}
+    asks = {"yes": action.destroys, "dry_run": action.destroys or issubclass(action, operate.action.ManyAction)}
     function: Any = change
-    function.__annotations__, function.__doc__ = hints, text
-    function.__signature__ = inspect.Signature([inspect.Parameter("shell", inspect.Parameter.POSITIONAL_ONLY), *listed])
-    command(app, verb)(function)
+    function.__doc__ = action.__doc__
+    function.__signature__ = inspect.Signature([inspect.Parameter("shell", inspect.Parameter.POSITIONAL_ONLY)])
+    of: dict[str, Any] = {
+        each: PARAMETERS[each] for each in ("queue", *(name for name, is_asked in asks.items() if is_asked))
+    }
+    command(action.command, queue=of.pop("queue"), **own, **of)(function)
 
 
 def _execute(
-    function: Callable[..., Awaitable[Any]], given: dict[str, Any], url: str | None, prefix: str | None, as_json: bool,
-    server: bool,
-) -> int:  # fmt: skip
+    called: Callable[[Shell], Awaitable[None]], url: str | None, prefix: str | None, as_json: bool, server: bool
+) -> int:
     # Commands report their findings; `doctor` reports the configuration of the server.
     log = get_logger("glidemq_py")
     level = log.level
@@ -193,7 +191,7 @@ def _execute(
             raise GlideMQValidationError(
                 "--url", None, "no server given; use --url, GLIDEMQ_URL, or url in [tool.glidemq]"
             )
-        return asyncio.run(_run(function, given, settings, as_json))
+        return asyncio.run(_run(called, settings, as_json))
     except Stop as stop:
         return stop.code
     except GlideMQValidationError as error:
@@ -208,14 +206,12 @@ def _execute(
         log.setLevel(level)
 
 
-async def _run(
-    function: Callable[..., Awaitable[Any]], given: dict[str, Any], settings: Settings, as_json: bool
-) -> int:
+async def _run(called: Callable[[Shell], Awaitable[None]], settings: Settings, as_json: bool) -> int:
     if settings.url is None:
-        await function(Shell(settings, None, as_json), **given)
+        await called(Shell(settings, None, as_json))
         return ExitCode.OK
     async with operate.operating.Operator(settings.url, prefix=settings.prefix) as operator:
-        await function(Shell(settings, operator, as_json), **given)
+        await called(Shell(settings, operator, as_json))
     return ExitCode.OK
 
 
@@ -390,7 +386,7 @@ class Shell:
             return list(dict.fromkeys(queues or self.settings.queues))
         return await self.operator.list_queues(match, scan=scan)
 
-    async def change(self, action: operate.actions.Action, *, yes: bool = True, dry_run: bool = False) -> None:
+    async def change(self, action: Action, *, yes: bool = True, dry_run: bool = False) -> None:
         """Perform an action, after a confirmation if it destroys anything, and report its result.
 
         Args:
@@ -441,7 +437,7 @@ class Shell:
             missing = all(problem.missing for problem in result.problems)
             self.stop(ExitCode.MISSING if missing else ExitCode.FAILED)
 
-    async def _without_missing(self, action: operate.actions.Action, number: int | None) -> int | None:
+    async def _without_missing(self, action: Action, number: int | None) -> int | None:
         """Report the jobs or schedules that do not exist; end the command if there are no others."""
         gone = await operate.actions.missing(self.operator, action)
         for name in gone:

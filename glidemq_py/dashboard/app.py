@@ -40,7 +40,7 @@ from glidemq_py._operate.stored_changes import (
     read_bulk,
 )
 from glidemq_py._web.clients import NotAllowedError, UnauthorizedError, check_site
-from glidemq_py.dashboard.changes import CHANGES, LABELS, Change, Form
+from glidemq_py.dashboard.changes import BUTTONS, CHANGES, LABELS, Change, Form
 from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
 from glidemq_py.dashboard.pages import PAGES, Page, template_of
 from glidemq_py.dashboard.reading import Reader
@@ -235,7 +235,7 @@ class Dashboard:
             "layout": "base.html", "root": request.scope.get("root_path", "") + "/", "nonce": request.state.nonce,
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             "title": self._options.title, "user": access.user, "live": "", "note": "", "queue": None,
-            "may": may, "changes": self._options.allow_changes,
+            "may": may, "changes": self._options.allow_changes, "buttons": BUTTONS,
         }  # fmt: skip
         return _templates().get_template(template).render({**common, **shown})
 
@@ -351,17 +351,16 @@ class Dashboard:
                 raise GlideMQValidationError("change", form.text("change"), f"must be one of {', '.join(CHANGES)}")
             visit.access.check_action(change.kind, visit.queue)
             action = change.create(form)
-            is_many = bool(form.text("of_filter"))
             back = _local(form.text("back"))
-            if (change.asks or is_many) and not form.text("confirmed"):
+            if change.asks(form) and not form.text("confirmed"):
                 number = await count(visit.operator, action)
                 fields = [(name, value) for name, values in form.fields.items() for value in values]
-                shown = {"change": change, "count": number, "fields": fields, "back": back, "q": visit.queue}
+                shown = {"asks": change.button.asks, "count": number, "fields": fields, "back": back, "q": visit.queue}
                 return HTMLResponse(self._render(request, "confirm.html", visit.access, shown))
             root = request.scope.get("root_path", "")
             hide = functools.partial(redacted, names=self._options.redact)
             user = visit.access.user or "anonymous"
-            if isinstance(action, ManyAction) and (is_many or not form.all("id")):
+            if isinstance(action, ManyAction) and change.is_bulk(form):
                 total = form.whole("count")
                 bulk_id = await create_bulk(visit.operator, action, user, form.text("change"), total, hide=hide)
                 bulk = await self._begin_bulk(visit, bulk_id)
@@ -478,7 +477,7 @@ async def _form(request: Request, hidden: tuple[str, ...] = ()) -> Form:
 def _form_again(form: Form) -> tuple[list[tuple[str, str]], list[tuple[str, str, str, int]]]:
     """Return the hidden fields of a rejected form; and name, label, value and rows of those that its user typed."""
     change = CHANGES.get(form.text("change"))
-    typed = change.typed if change is not None else ()
+    typed = change.button.typed if change is not None else ()
     hidden = [(name, value) for name, values in form.fields.items() for value in values if name not in typed]
     return (hidden if typed else []), [(name, LABELS[name], form.text(name), _ROWS.get(name, 0)) for name in typed]
 

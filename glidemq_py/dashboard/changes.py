@@ -1,47 +1,20 @@
-"""Buttons and forms of the pages as actions of `_operate`; those that delete or change many jobs ask first."""
+"""Buttons and forms of the pages, derived from the actions that have one."""
 
 from __future__ import annotations
 
 import json as stdlib_json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import MISSING, dataclass, fields, replace
+from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.limits import RateLimit
-from glidemq_py._operate.actions import (
-    Action,
-    AddJob,
-    CancelJobs,
-    CleanQueue,
-    DrainQueue,
-    PauseFairKey,
-    PauseQueue,
-    PauseSchedule,
-    PromoteJobs,
-    PurgeDeadLetters,
-    PurgeFailures,
-    QuietWorker,
-    RemoveJobs,
-    RemoveSchedule,
-    ReplayDeadLetters,
-    ReplayEdited,
-    ResumeFairKey,
-    ResumeQueue,
-    ResumeSchedule,
-    ResumeWorker,
-    RetryEdited,
-    RetryFailures,
-    RetryJobs,
-    RunSchedule,
-    SetFairKeyLimits,
-    SetGroupLimits,
-    SetQueueLimits,
-)
+from glidemq_py._operate.action import ACTIONS, Action, Button, ManyAction
+from glidemq_py._operate.actions import JobsAction
 from glidemq_py.dashboard.visit import parse_filter
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["CHANGES", "LABELS", "Change", "Form", "FormError"]
+__all__ = ["BUTTONS", "CHANGES", "LABELS", "Change", "Form", "FormError"]
 
 LABELS: Final = {
     "name": "Name", "data": "Data (JSON)", "options": "Options (JSON)", "key": "Key", "weight": "Weight",
@@ -49,7 +22,6 @@ LABELS: Final = {
     "max_backlog": "Most waiting",
 }  # fmt: skip
 """Fields that users type, and what the pages call them."""
-_RATE: Final = ("concurrency", "max", "duration")
 
 
 class FormError(GlideMQError, ValueError):
@@ -110,41 +82,44 @@ def _problem_of_json(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A kind of form.
-
-    Attributes:
-        action: Class of the action.
-        says: Question of the page that asks for confirmation.
-        done: Text of the result; ``{n}`` is the number of changed jobs, ``{s}`` the ending of the plural.
-        given: Makes the arguments of the action but its queue from the form; or the names of its fields with the same
-            names.
-        asks: True if a page asks for confirmation first.
-        doing: Heading of the page that shows the progress of a change of many jobs.
-        typed: Fields that the user types: a rejected form shows them again.
-    """
+    """A kind of form: the class of an action, and how the pages offer it."""
 
     action: type[Action]
-    says: str
-    done: str
-    given: Callable[[Form], dict[str, Any]] | tuple[str, ...] = ()
-    asks: bool = False
-    doing: str = "Changing jobs"
-    typed: tuple[str, ...] = ()
+    button: Button
 
     @property
     def kind(self) -> str:
         """`Action.kind`, which the visitor's access must allow."""
         return self.action.kind
 
+    @property
+    def is_of_jobs(self) -> bool:
+        """True if it changes any number of jobs that are selected on a page."""
+        return issubclass(self.action, JobsAction)
+
     def create(self, form: Form) -> Action:
-        """Make the action from the form."""
-        given = self.given
-        arguments = given(form) if callable(given) else {name: form.text(name) for name in given}
-        return self.action(queue=form.text("q"), **arguments)
+        """Make the action from the form. Text that is empty is not given, if the field has a default."""
+        if self.is_of_jobs:
+            return self.action(**{"queue": form.text("q"), **_jobs(form)})
+        given: dict[str, Any] = {}
+        for each in fields(self.action):
+            if each.name in _READ:
+                given[each.name] = _READ[each.name](form)
+            elif str(each.type).startswith("str") and (form.text(each.name) or each.default is MISSING):
+                given[each.name] = form.text(each.name)
+        return self.action(**given)
+
+    def asks(self, form: Form) -> bool:
+        """Return True if a page asks for confirmation first: the action destroys something, or changes many jobs."""
+        return self.action.destroys or self.is_bulk(form)
+
+    def is_bulk(self, form: Form) -> bool:
+        """Return True if the action changes jobs that the form does not name."""
+        return issubclass(self.action, ManyAction) and bool(form.text("of_filter") or not form.all("id"))
 
     def report(self, number: int) -> str:
         """Return the text of the result."""
-        return self.done.format(n=f"{number:,}", s="" if number == 1 else "s") if number else "nothing changed"
+        return self.button.done.format(n=f"{number:,}", s="" if number == 1 else "s") if number else "nothing changed"
 
 
 def _jobs(form: Form) -> dict[str, Any]:
@@ -164,125 +139,44 @@ def _jobs(form: Form) -> dict[str, Any]:
     return {"wanted": wanted}
 
 
-def _failures(form: Form) -> dict[str, Any]:
-    reason = form.text("reason")
-    return {"reason": (reason,) if reason else (), "name": form.text("name") or None}
-
-
-def _dead(form: Form) -> dict[str, Any]:
-    return {"ids": form.all("id"), "subscription": form.text("subscription") or None}
-
-
-def _edited(form: Form) -> dict[str, Any]:
-    return {"id": form.text("id"), "data": form.json("data")}
-
-
-def _limits(form: Form) -> dict[str, Any]:
-    concurrency = form.whole("concurrency") or False
+def _rate_limit(form: Form) -> Any:
     most, window = form.whole("max"), form.whole("duration")
     if (most is None) != (window is None):
         raise FormError("A rate limit needs both a number of jobs and a window in ms.")
-    rate = False if most is None or window is None else RateLimit(most, window)
-    return {"concurrency": concurrency, "rate_limit": rate}
+    return most is not None and window is not None and RateLimit(most, window)
 
 
-def _fair_key_limits(form: Form) -> dict[str, Any]:
-    key, weight = form.text("key") or None, form.whole("weight")
-    if key is None and weight is not None:
+def _weight(form: Form) -> int | None:
+    weight = form.whole("weight")
+    if form.text("key"):
+        return weight or 1
+    if weight is not None:
         raise FormError("A weight needs a fair key.")
-    weight = None if key is None else weight or 1
-    return {"key": key, "weight": weight, **_limits(form), "max_backlog": form.whole("max_backlog") or False}
+    return None
 
 
-def _add(form: Form) -> dict[str, Any]:
+def _options(form: Form) -> dict[str, Any]:
     options = form.json("options")
     if options is not None and not isinstance(options, dict):
         raise FormError('Options (JSON): must be an object such as {"delay": 5000}.')
-    return {"name": form.text("name"), "data": form.json("data"), "options": options or {}}
+    return cast("dict[str, Any]", options or {})
 
+
+_READ: Final[dict[str, Callable[[Form], Any]]] = {
+    "queue": lambda form: form.text("q"), "group": lambda form: form.text("key"), "ids": lambda form: form.all("id"),
+    "reason": lambda form: tuple(filter(None, form.all("reason"))), "data": lambda form: form.json("data"),
+    "concurrency": lambda form: form.whole("concurrency") or False, "rate_limit": _rate_limit, "weight": _weight,
+    "max_backlog": lambda form: form.whole("max_backlog") or False, "options": _options,
+}  # fmt: skip
+"""How the fields of actions are read from a form, unless they are the text with their name."""
 
 CHANGES: Final[dict[str, Change]] = {
-    "pause": Change(PauseQueue, "Pause the queue?", "queue paused"),
-    "resume": Change(ResumeQueue, "Resume the queue?", "queue resumed"),
-    "drain": Change(
-        DrainQueue, "Delete all jobs that are ready to run?", "{n} job{s} deleted", (), True,
-        "Deleting ready jobs",
-    ),
-    "clean": Change(
-        CleanQueue, "Delete all these jobs?", "{n} job{s} deleted",
-        ("state",), True, "Deleting jobs",
-    ),
-    "limits": Change(SetQueueLimits, "Set these limits?", "limits set", _limits, typed=_RATE),
-    "group-limits": Change(
-        SetGroupLimits, "Set the limits of the group?", "limits of the group set",
-        lambda form: {"group": form.text("key"), **_limits(form)},
-        typed=("key", *_RATE),
-    ),
-    "fair-key-limits": Change(
-        SetFairKeyLimits, "Set these limits of fair keys?", "limits of fair keys set", _fair_key_limits,
-        typed=("key", "weight", *_RATE, "max_backlog"),
-    ),
-    "add": Change(AddJob, "Add this job?", "job added", _add, typed=("name", "data", "options")),
-    "retry": Change(
-        RetryJobs, "Retry these jobs?", "{n} job{s} to be retried", _jobs, doing="Retrying jobs"
-    ),
-    "retry-edited": Change(
-        RetryEdited, "Retry the job with this data?", "job to be retried with the new data", _edited,
-        typed=("data",),
-    ),
-    "promote": Change(
-        PromoteJobs, "Run these delayed jobs now?", "{n} job{s} made ready", _jobs,
-        doing="Making delayed jobs ready",
-    ),
-    "cancel": Change(
-        CancelJobs, "Cancel these jobs? Running ones stop.", "{n} job{s} cancelled", _jobs, True,
-        "Cancelling jobs",
-    ),
-    "remove": Change(
-        RemoveJobs, "Delete these jobs?", "{n} job{s} deleted", _jobs, True, "Deleting jobs"
-    ),
-    "retry-failures": Change(
-        RetryFailures, "Retry all these failed jobs?", "{n} job{s} to be retried", _failures, True,
-        "Retrying failed jobs",
-    ),
-    "purge-failures": Change(
-        PurgeFailures, "Delete all these failed jobs?", "{n} failed job{s} deleted", _failures, True,
-        "Deleting failed jobs",
-    ),
-    "replay": Change(
-        ReplayDeadLetters, "Add these jobs to their queue again?", "{n} job{s} added again",
-        _dead,
-    ),
-    "redeliver": Change(
-        ReplayDeadLetters, "Deliver these messages again?", "{n} message{s} to be delivered again",
-        _dead,
-    ),
-    "replay-edited": Change(
-        ReplayEdited, "Add the job again with this data?", "job added again with the new data", _edited,
-        typed=("data",),
-    ),
-    "purge-dead": Change(
-        PurgeDeadLetters, "Delete these dead letters?", "{n} dead letter{s} deleted", _dead, True
-    ),
-    "pause-fair-key": Change(PauseFairKey, "Pause the fair key?", "fair key paused", ("key",)),
-    "resume-fair-key": Change(ResumeFairKey, "Resume the fair key?", "fair key resumed", ("key",)),
-    "quiet-worker": Change(
-        QuietWorker, "Let the worker fetch no further jobs?", "worker fetches no further jobs",
-        ("worker",),
-    ),
-    "resume-worker": Change(
-        ResumeWorker, "Let the worker fetch jobs again?", "worker fetches jobs again",
-        ("worker",),
-    ),
-    "pause-schedule": Change(
-        PauseSchedule, "Pause the schedule? It adds no jobs until it is resumed.", "schedule paused",
-        ("name",),
-    ),
-    "resume-schedule": Change(ResumeSchedule, "Resume the schedule?", "schedule resumed", ("name",)),
-    "run-schedule": Change(RunSchedule, "Run the schedule now?", "job added", ("name",)),
-    "remove-schedule": Change(
-        RemoveSchedule, "Delete the schedule? Its jobs are kept.", "schedule deleted",
-        ("name",), True,
-    ),
-}  # fmt: skip
+    button.change: Change(action, button)
+    for action in ACTIONS.values()
+    for button in (action.button, action.button_of_messages)
+    if button is not None
+}
 """Kinds of forms by the value of their field ``change``."""
+
+BUTTONS: Final = [each for each in CHANGES.values() if each.button.label]
+"""Those that pages of jobs have."""

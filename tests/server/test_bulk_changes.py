@@ -13,7 +13,7 @@ from glidemq_py import JobState, Queue, Worker
 from glidemq_py._operate import action, job_actions
 from tests.inside import listed_states
 from tests.operating import (
-    MANY_ACTIONS,
+    ACTIONS,
     Access,
     AccessDeniedError,
     CancelJobs,
@@ -217,4 +217,4 @@ def test_every_change_of_many_jobs_can_be_stored() -> None:
         return {kind}.union(*map(below, kind.__subclasses__()))
 
     named = {kind.__name__ for kind in below(action.ManyAction) if "kind" in vars(kind)}
-    assert set(MANY_ACTIONS) == named
+    assert named <= set(ACTIONS)

@@ -21,6 +21,7 @@ from glidemq_py.records import (
     WorkerInfo,
 )
 from tests.operating import (
+    ACTIONS,
     ActionResult,
     BatchSnapshot,
     DeadLetter,
@@ -63,12 +64,9 @@ PRINTED: Final[dict[str, tuple[type[Any], ...]]] = {
     "doctor": (Diagnosis,),
     "what changes something": (ActionResult, Problem),
 }
-CHANGES: Final = frozenset((
-    "queue pause", "queue resume", "queue drain", "queue clean", "queue obliterate", "job add", "job retry",
-    "job promote", "job cancel", "job rm", "failures retry", "failures purge", "dlq replay", "dlq purge", "cron add",
-    "cron pause", "cron resume", "cron run", "cron rm", "batch cancel", "worker quiet", "worker resume",
-    "worker resize", "job signal",
-))  # fmt: skip
+CHANGES: Final = {each.command for each in ACTIONS.values() if each.command} | {
+    "queue clean", "job add", "cron add", "cron resume", "worker quiet", "worker resume", "worker resize",
+}  # fmt: skip
 
 
 def rows() -> dict[str, str]:

@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
-import typer
-
-from glidemq_py._operate.parsing import pairs_of
-from glidemq_py.cli.arguments import Queue, complete_queue
-from glidemq_py.cli.shell import ExitCode, Shell, clock, size_text
+from glidemq_py._operate.parsing import PARAMETERS, Param, pairs_of
+from glidemq_py.cli.shell import ExitCode, Shell, clock, command, size_text
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._features.backup.manifest import BackupInfo
 
-__all__ = ["backup", "backups", "restore"]
 
-_Destination = Annotated[
-    str, typer.Argument(metavar="DESTINATION", help="Directory, or URL of an object store.", show_default=False)
-]
-_Queues = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="QUEUES", help="Names of queues; default: queues in [tool.glidemq].", show_default=False,
-        autocompletion=complete_queue,
+def _storage_options(option: str, texts: list[str]) -> dict[str, str] | None:
+    return {key: str(value) for key, value in pairs_of(option, texts).items()} or None
+
+
+_PLACE: Final[dict[str, Any]] = {
+    "destination": Param("DESTINATION", "Directory, or URL of an object store."),
+    "storage_option": Param(
+        "--storage-option NAME=VALUE", "Setting of the object store; repeatable.", _storage_options, is_many=True
     ),
-]  # fmt: skip
-_Storage = Annotated[
-    list[str] | None,
-    typer.Option("--storage-option", metavar="NAME=VALUE", help="Setting of the object store; repeatable."),
-]
+}  # fmt: skip
+_QUEUES: Final = PARAMETERS["queues"]._replace(text="Names of queues; default: queues in [tool.glidemq].")
 
 
-def _storage_options(given: list[str] | None) -> dict[str, str] | None:
-    return {key: str(value) for key, value in pairs_of("--storage-option", given or ()).items()} or None
-
-
+@command("backup", queues=_QUEUES, keep=Param("--keep N", "Number of backups to keep per queue.", least=1), **_PLACE)
 async def backup(
-    shell: Shell,
-    destination: _Destination,
-    queues: _Queues = None,
-    keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", min=1, help="Number of backups to keep per queue.")
-    ] = None,
-    storage_option: _Storage = None,
+    shell: Shell, destination: str, queues: list[str] | None = None, keep: int | None = None, *, storage_option: Any
 ) -> None:
     """Write a backup of queues while they are in use. See also `python -m glidemq_py.backup`."""
     names = list(dict.fromkeys(queues or shell.settings.queues))
@@ -53,23 +37,18 @@ async def backup(
         shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
     for name in names:
         await shell.check_exists(name)
-    options = _storage_options(storage_option)
     found: list[Any] = []
     for name in names:
         queue = await shell.operator.queue(name)
         with shell.working(f"backing up queue {name!r}"):
-            info = await queue.backups.create(destination, keep=keep, storage_options=options)
+            info = await queue.backups.create(destination, keep=keep, storage_options=storage_option)
         found.append(info)
         shell.say(f"queue {name!r}: created {info.id}: {info.jobs:,} jobs, {info.size:,} bytes")
     shell.print_json(found)
 
 
-async def backups(
-    shell: Shell,
-    destination: _Destination,
-    queues: _Queues = None,
-    storage_option: _Storage = None,
-) -> None:
+@command("backups", server=False, queues=_QUEUES, **_PLACE)
+async def backups(shell: Shell, destination: str, queues: list[str] | None = None, *, storage_option: Any) -> None:
     """List the backups of queues. Needs no server; exit code 1 if one of them is damaged."""
     from glidemq_py._api.job_queue import Queue as JobQueue
     from glidemq_py._features.backup.area import list_backups
@@ -77,12 +56,11 @@ async def backups(
     names = list(dict.fromkeys(queues or shell.settings.queues))
     if not names:
         shell.fail("no queues given; name them, or set queues in [tool.glidemq]", ExitCode.USAGE)
-    options = _storage_options(storage_option)
     found: list[BackupInfo] = []
     damaged: list[str] = []
     for name in names:
         some, unusable = await list_backups(
-            JobQueue(name, prefix=shell.settings.prefix), destination, options
+            JobQueue(name, prefix=shell.settings.prefix), destination, storage_option
         )  # fmt: skip
         found += some
         damaged += [f"queue {name!r}: {error}" for error in unusable]
@@ -96,24 +74,21 @@ async def backups(
         shell.stop(ExitCode.FAILED)
 
 
+@command(
+    "restore", backup_id=Param("--backup ID", "Default: the newest one."),
+    source=Param("--source QUEUE", "Queue that was backed up."),
+    partitions=Param("--partitions N", "Number of partitions; default: as the backup."), **_PLACE,
+)  # fmt: skip
 async def restore(
-    shell: Shell,
-    destination: _Destination,
-    queue: Queue,
-    backup_id: Annotated[str | None, typer.Option("--backup", metavar="ID", help="Default: the newest one.")] = None,
-    source: Annotated[str | None, typer.Option("--source", metavar="QUEUE", help="Queue that was backed up.")] = None,
-    partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", help="Number of partitions; default: as the backup.")
-    ] = None,
-    storage_option: _Storage = None,
-) -> None:
+    shell: Shell, destination: str, queue: str, backup_id: str | None = None, source: str | None = None,
+    partitions: int | None = None, *, storage_option: Any,
+) -> None:  # fmt: skip
     """Restore a backup into an empty queue."""
     await _check_order(shell, "restore", destination, [queue])
-    options = _storage_options(storage_option)
     target = await shell.operator.queue(queue)
     with shell.working(f"restoring queue {queue!r}"):
         report = await target.backups.restore(
-            destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=options
+            destination, backup_id=backup_id, source=source, partitions=partitions, storage_options=storage_option
         )
     shell.print_json(report)
     again = " (continued)" if report.resumed else ""

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Literal, cast
-
-import typer
+from typing import TYPE_CHECKING, Literal, cast
 
 from glidemq_py import _operate as operate
-from glidemq_py._operate.parsing import span_of
-from glidemq_py.cli.arguments import JobId, Limit, Queue, Timeout, words
+from glidemq_py._operate.parsing import Param
 from glidemq_py.cli.commands.jobs import STYLES
-from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, group
+from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._operate.snapshots import BatchSnapshot, FlowNode
 
-__all__ = ["batches_app", "flows_app"]
-
-batches_app = group("batch", "Batches: sets of jobs with callbacks.")
-flows_app = group("flow", "Flows: jobs and the jobs they wait for.")
-
-_Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the batch.", show_default=False)]
 _STATES: tuple[str, ...] = ("pending", "completed", "failed")
 
 
@@ -38,8 +29,8 @@ def _state_of(batch: BatchSnapshot) -> tuple[str, str]:
     return ("failed", STYLES["failed"]) if status.failed else ("succeeded", STYLES["completed"])
 
 
-@command(batches_app, "ls")
-async def ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
+@command("batch ls")
+async def ls(shell: Shell, queue: str, limit: int = 50) -> None:
     """List the batches of a queue that are open or have jobs that have not ended."""
     await shell.check_exists(queue)
     found, more = await operate.lists.some(shell.operator.iter_batches(queue), limit)
@@ -57,22 +48,8 @@ async def ls(shell: Shell, queue: Queue, limit: Limit = 50) -> None:
         shell.note(f"more than {limit} batches; list more with --limit")
 
 
-@command(batches_app, "show")
-async def show(
-    shell: Shell,
-    queue: Queue,
-    batch: _Id,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            metavar="STATE",
-            help="List its pending, completed or failed jobs.",
-            autocompletion=words(_STATES),
-        ),
-    ] = None,
-    limit: Limit = 50,
-) -> None:
+@command("batch show", state=Param("--state STATE", "List its pending, completed or failed jobs.", words=_STATES))
+async def show(shell: Shell, queue: str, batch: str, state: str | None = None, limit: int = 50) -> None:
     """Show a batch, and some of its jobs."""
     if state is not None and state not in _STATES:
         raise GlideMQValidationError("--state", state, f"must be one of {', '.join(_STATES)}")
@@ -104,33 +81,25 @@ async def _check_batch(shell: Shell, action: operate.actions.CancelBatch) -> Non
         shell.missing(f"queue {action.queue!r} has no batch {action.batch!r}")
 
 
-changes(
-    batches_app, "cancel", "CancelBatch", "Close a batch, reject further jobs, and cancel those that have not ended.",
-    asks=True, check=_check_batch, batch=_Id,
-)  # fmt: skip
+changes(operate.actions.CancelBatch, check=_check_batch)
 
 
-@command(flows_app, "show")
-async def show_flow(shell: Shell, queue: Queue, job_id: JobId) -> None:
+@command("flow show")
+async def show_flow(shell: Shell, queue: str, job_id: str) -> None:
     """Show a job with the jobs it waits for, as a tree."""
     found = await _flow(shell, queue, job_id)
     shell.print_json(found)
     _draw(shell, found)
 
 
-@command(flows_app, "watch")
-async def watch(
-    shell: Shell,
-    queue: Queue,
-    job_id: JobId,
-    timeout: Timeout = None,
-) -> None:
+@command("flow watch")
+async def watch(shell: Shell, queue: str, job_id: str, timeout: int | None = None) -> None:
     """Print the states of a flow at every change, until its root ends. Exit code 1 if it fails.
 
     With --json, prints one line per change.
     """
     loop = asyncio.get_running_loop()
-    ends = None if timeout is None else loop.time() + span_of("--timeout", timeout) / 1_000
+    ends = None if timeout is None else loop.time() + timeout / 1_000
     shown: FlowNode | None = None
     while True:
         found = await _flow(shell, queue, job_id)
@@ -141,7 +110,7 @@ async def watch(
         if found.state is None or found.state.is_finished:
             shell.stop(ExitCode.OK if found.state == "completed" else ExitCode.FAILED)
         if ends is not None and loop.time() >= ends:
-            shell.fail(f"the flow is {found.state} after {timeout}")
+            shell.fail(f"the flow is {found.state} after {span(timeout or 0)}")
         await asyncio.sleep(0.5)
 
 

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from glidemq_py import _operate as operate
-from glidemq_py._operate.parsing import time_of
-from glidemq_py.cli.arguments import JobName, Limit, Newest, Queue, Reason, Since, Until
-from glidemq_py.cli.shell import Shell, age, changes, clock, command, group
+from glidemq_py._operate.parsing import CRITERIA, PARAMETERS, Param
+from glidemq_py.cli.shell import Shell, age, changes, clock, command
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["app", "dead_letters_app"]
-
-app = group("failures", "Failed jobs: list, count, requeue and delete them.")
-dead_letters_app = group("dlq", "Dead-letter entries: list, replay and delete them.")
 _LONG = 100
 
 
@@ -24,29 +17,19 @@ async def _reject_broadcast(shell: Shell, queue: str) -> None:
     await shell.reject_broadcast(queue, instead)
 
 
-def _criteria(
-    reason: list[str] | None, name: str | None, since: str | None, until: str | None, **others: Any
-) -> dict[str, Any]:
-    return {
-        **others, "reason": tuple(reason or ()), "name": name, "since": time_of("--since", since),
-        "until": time_of("--until", until),
-    }  # fmt: skip
+_CRITERIA: Final[dict[str, Any]] = {
+    "reason": PARAMETERS["reason"],
+    **{each: CRITERIA[each] for each in ("name", "since", "until")},
+}
 
 
-@command(app, "ls")
+@command("failures ls", **_CRITERIA)
 async def ls(
-    shell: Shell,
-    queue: Queue,
-    reason: Reason = None,
-    name: JobName = None,
-    since: Since = None,
-    until: Until = None,
-    newest: Newest = False,
-    limit: Limit = 50,
+    shell: Shell, queue: str, newest: bool = False, limit: int = 50, *, reason: tuple[str, ...], **others: Any
 ) -> None:
     """List failed jobs, oldest failure first, or with --newest, newest first."""
     await _reject_broadcast(shell, queue)
-    criteria = {**_criteria(reason, name, since, until), "reason": reason or None}
+    criteria = {**others, "reason": reason or None}
     failures = (
         operate.lists.iter_newest_failures(shell.operator, queue, **criteria)
         if newest
@@ -67,8 +50,8 @@ async def ls(
         shell.note(f"more than {limit:,} failures match; list more with --limit{of_newest}")
 
 
-@command(app, "stats")
-async def stats(shell: Shell, queue: Queue) -> None:
+@command("failures stats")
+async def stats(shell: Shell, queue: str) -> None:
     """Count failures by reason and job name."""
     await _reject_broadcast(shell, queue)
     found = await (await shell.operator.queue(queue)).failures.get_stats()
@@ -85,31 +68,15 @@ async def stats(shell: Shell, queue: Queue) -> None:
         shell.table(("REASON", "NAME", ">FAILURES"), rows, "")
 
 
-_CRITERIA: Final[dict[str, Any]] = {"reason": Reason, "name": JobName, "since": Since, "until": Until}
-changes(
-    app, "retry", "RetryFailures", "Requeue the failed jobs that match all given criteria, with all their attempts.",
-    _criteria, counts=True, **_CRITERIA,
-)  # fmt: skip
-changes(
-    app, "purge", "PurgeFailures", "Delete the failed jobs that match all given criteria.", _criteria, asks=True,
-    **_CRITERIA,
-)  # fmt: skip
+changes(operate.actions.RetryFailures, **_CRITERIA)
+changes(operate.actions.PurgeFailures, **_CRITERIA)
 
 
 # -- dead letters -----------------------------------------------------------------------------------------
 
-_Ids = Annotated[list[str] | None, typer.Argument(metavar="ENTRIES", help="Ids of entries.", show_default=False)]
-_All = Annotated[bool, typer.Option("--all", help="All entries of the queue.")]
-_Subscription = Annotated[
-    str | None,
-    typer.Option(
-        "--subscription", metavar="NAME", help="Only entries of this subscription of a broadcast; default: of all."
-    ),
-]
 
-
-@command(dead_letters_app, "ls")
-async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None, limit: Limit = 50) -> None:
+@command("dlq ls")
+async def dlq_ls(shell: Shell, queue: str, subscription: str | None = None, limit: int = 50) -> None:
     """List the dead-letter entries of a queue, or of all subscriptions of a broadcast, oldest first."""
     await _check(shell, queue, subscription)
     letters = operate.lists.iter_dead_letters(shell.operator, queue, subscription)
@@ -132,10 +99,10 @@ async def dlq_ls(shell: Shell, queue: Queue, subscription: _Subscription = None,
         shell.note(f"more than {limit:,} entries; list more with --limit")
 
 
-def _entries(ids: list[str] | None, every: bool, **others: Any) -> dict[str, Any]:
+def _entries(ids: tuple[str, ...], every: bool, **others: Any) -> dict[str, Any]:
     if bool(ids) == every:
         raise GlideMQValidationError("--all", None, "give ids of entries, or --all")
-    return {**others, "ids": tuple(ids or ())}
+    return {**others, "ids": ids}
 
 
 async def _check(shell: Shell, queue: str, subscription: str | None) -> None:
@@ -152,16 +119,9 @@ async def _check_letters(shell: Shell, action: Any) -> None:
     await _check(shell, action.queue, action.subscription)
 
 
-_LETTERS: Final[dict[str, Any]] = {
-    "ids": _Ids, "every": _All, "subscription": _Subscription,
-    "check": _check_letters,
-}  # fmt: skip
-changes(
-    dead_letters_app, "replay", "ReplayDeadLetters",
-    """Add the jobs of entries to their queue again, and delete the entries.
-
-    A message of a broadcast is delivered again to the subscription in which it failed.
-    """,
-    _entries, counts=True, **_LETTERS,
-)  # fmt: skip
-changes(dead_letters_app, "purge", "PurgeDeadLetters", "Delete entries.", _entries, asks=True, **_LETTERS)
+for _action in (operate.actions.ReplayDeadLetters, operate.actions.PurgeDeadLetters):
+    changes(
+        _action, _entries, check=_check_letters,
+        ids=PARAMETERS["ids"]._replace(name="ENTRIES", text="Ids of entries."),
+        every=Param("--all", "All entries of the queue."), subscription=PARAMETERS["subscription"],
+    )  # fmt: skip

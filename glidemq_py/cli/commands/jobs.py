@@ -5,40 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Any, Final
 
 from glidemq_py import _operate as operate
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import requeues
-from glidemq_py._operate.parsing import pairs_of, span_of, value_of
-from glidemq_py.cli.arguments import (
-    Data,
-    FairKey,
-    Group,
-    JobId,
-    JobIds,
-    JobName,
-    Limit,
-    Newest,
-    Queue,
-    Since,
-    State,
-    Tag,
-    Timeout,
-    Until,
-    filter_of,
-)
-from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, group, json_line, span
+from glidemq_py._operate.parsing import CRITERIA, PARAMETERS, Param, pairs_of, span_of
+from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, json_line, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._operate.snapshots import JobDetails, JobSummary
 
-__all__ = ["STYLES", "app"]
+__all__ = ["STYLES"]
 
-app = group("job", "Look at jobs and change them.")
 
 STYLES: Final = {"completed": "green", "failed": "red", "active": "yellow"}
 _POLL_S: Final = 0.5
@@ -71,26 +51,13 @@ def _waiting(job: JobSummary) -> str:
     return f"waits for {job.waits_for or 'a signal'} since {age(job.suspended_at)}{until}"
 
 
-@command(app, "ls")
-async def ls(
-    shell: Shell,
-    queue: Queue,
-    state: State = None,
-    name: JobName = None,
-    since: Since = None,
-    until: Until = None,
-    data: Data = None,
-    group: Group = None,
-    fair_key: FairKey = None,
-    tag: Tag = None,
-    newest: Newest = False,
-    limit: Limit = 50,
-) -> None:
+@command("job ls", **CRITERIA)
+async def ls(shell: Shell, queue: str, newest: bool = False, limit: int = 50, **criteria: Any) -> None:
     """List the jobs of a queue, or the messages of a broadcast, that match all given criteria.
 
     Completed and failed jobs are listed oldest first, or with --newest, which requires their state, newest first.
     """
-    wanted = filter_of(state, name, since, until, data, group, fair_key, tag)
+    wanted, state = operate.filters.JobFilter(**criteria), criteria["state"]
     await shell.check_exists(queue)
     is_broadcast = await shell.operator.is_broadcast(queue)
     if newest and state not in ("completed", "failed"):
@@ -115,8 +82,8 @@ async def ls(
         shell.note(f"more than {limit:,} {noun} match; list more with --limit{of_newest}")
 
 
-@command(app, "show")
-async def show(shell: Shell, queue: Queue, job_id: JobId) -> None:
+@command("job show")
+async def show(shell: Shell, queue: str, job_id: str) -> None:
     """Show everything about a job: data, result, failed attempts, log, parents.
 
     Of a message of a broadcast: its data, and its state in each subscription.
@@ -222,47 +189,30 @@ def _moment(at: int | None) -> str:
     return f"{clock(at)} ({age(at)})" if at else ""
 
 
-_Data = Annotated[
-    str | None, typer.Argument(metavar="DATA", help="Data: JSON, or text. '-' reads stdin.", show_default=False)
-]
-
-
-@command(app, "add")
+@command(
+    "job add", name=Param("NAME", "Name of the job."),
+    data=PARAMETERS["value"],
+    options=Param(
+        "--option -o KEY=VALUE", "Option of Queue.add, such as attempts=3; repeatable.", pairs_of, is_many=True
+    ),
+    delay=Param("--delay TIME", "Run after this time, such as 5m.", span_of),
+    job_id=Param("--id ID", "Id of the job; not added if it exists."),
+    priority=Param("--priority N", "1 (most urgent) to 2047."),
+)  # fmt: skip
 async def add(
-    shell: Shell,
-    queue: Queue,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.", show_default=False)],
-    data: _Data = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", "-o", metavar="KEY=VALUE", help="Option of Queue.add, such as attempts=3; repeatable."
-        ),
-    ] = None,
-    delay: Annotated[
-        str | None, typer.Option("--delay", metavar="TIME", help="Run after this time, such as 5m.")
-    ] = None,
-    job_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Id of the job; not added if it exists.")
-    ] = None,
-    priority: Annotated[int | None, typer.Option("--priority", metavar="N", help="1 (most urgent) to 2047.")] = None,
-) -> None:
+    shell: Shell, queue: str, name: str, data: Any = None, *, options: dict[str, Any], delay: int | None = None,
+    job_id: str | None = None, priority: int | None = None,
+) -> None:  # fmt: skip
     """Add a job, and print its id."""
-    text = _text(data)
-    given = pairs_of("--option", options or ())
-    for own in {"self", "name", "data"} & given.keys():
+    for own in {"self", "name", "data"} & options.keys():
         raise GlideMQValidationError("--option", own, "is an argument of the command, not an option of the job")
-    if delay is not None:
-        given["delay"] = span_of("--delay", delay)
-    if job_id is not None:
-        given["job_id"] = job_id
-    if priority is not None:
-        given["priority"] = priority
-    value: Any = value_of("{}" if text is None else text)
+    given = {"delay": delay, "job_id": job_id, "priority": priority}
+    options |= {each: value for each, value in given.items() if value is not None}
+    value: Any = {} if data is None else data
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         shell.note("DATA is not JSON: the job gets it as text")
     result = await operate.actions.perform(
-        shell.operator, operate.actions.AddJob(queue=queue, name=name, data=value, options=given)
+        shell.operator, operate.actions.AddJob(queue=queue, name=name, data=value, options=options)
     )
     shell.print_json(result)
     shell.say(result.ids[0])
@@ -270,81 +220,37 @@ async def add(
         shell.note(f"not added as a new job: {result.detail}")
 
 
-def _text(data: str | None) -> str | None:
-    try:
-        return typer.get_text_stream("stdin").read() if data == "-" else data
-    except UnicodeDecodeError as error:
-        raise GlideMQValidationError("DATA", None, f"stdin is not {error.encoding} text: {error.reason}") from None
-
-
-def _signal(data: str | None, **others: Any) -> dict[str, Any]:
-    text = _text(data)
-    return {**others, "data": None if text is None else value_of(text)}
-
-
-changes(
-    app, "signal", "SignalJob",
-    "Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal.",
-    _signal, check=None, id=JobId,
-    name=Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.", show_default=False)], data=_Data,
-)  # fmt: skip
-
-
-def _chosen(examples: str, queue: str, ids: list[str] | None, **criteria: Any) -> dict[str, Any]:
-    wanted = filter_of(**criteria)
+def _chosen(examples: str, queue: str, ids: tuple[str, ...], **criteria: Any) -> dict[str, Any]:
+    wanted = operate.filters.JobFilter(**criteria)
     if bool(ids) == (wanted != operate.filters.JobFilter()):
         either = "either ids of jobs, or" if ids else "ids of jobs, or"
         raise GlideMQValidationError("--state", None, f"give {either} {examples}")
-    return {"queue": queue, "ids": tuple(ids or ()), "wanted": None if ids else wanted}
+    return {"queue": queue, "ids": ids, "wanted": None if ids else wanted}
 
 
-def _retried(queue: str, ids: list[str] | None, completed: bool) -> dict[str, Any]:
+def _retried(queue: str, ids: tuple[str, ...], completed: bool) -> dict[str, Any]:
     if not ids:
         raise GlideMQValidationError("IDS", None, f"give ids of jobs; for many jobs: glidemq failures retry {queue}")
-    return {"queue": queue, "ids": tuple(ids), "completed": completed}
+    return {"queue": queue, "ids": ids, "completed": completed}
 
 
-changes(
-    app, "retry", "RetryJobs",
-    "Requeue failed jobs with all their attempts. For many of them, see `glidemq failures retry`.",
-    _retried, counts=True, check=None, ids=JobIds,
-    completed=Annotated[bool, typer.Option("--completed", help="Requeue completed jobs too.")],
-)  # fmt: skip
-
-
-def _promoted(every: bool, name: str | None, data: list[str] | None, **others: Any) -> dict[str, Any]:
+def _promoted(every: bool, name: str | None, data: Any, **others: Any) -> dict[str, Any]:
     state = "delayed" if every or name or data else None
     return _chosen("--name, --data or --all", state=state, name=name, data=data, **others)
 
 
+_IDS: Final[dict[str, Any]] = {"ids": PARAMETERS["ids"]}
+changes(operate.actions.RetryJobs, _retried, **_IDS, completed=Param("--completed", "Requeue completed jobs too."))
 changes(
-    app, "promote", "PromoteJobs", "Make delayed jobs ready to run now.", _promoted, counts=True, check=None,
-    ids=JobIds, name=JobName, data=Data,
-    every=Annotated[bool, typer.Option("--all", help="All delayed jobs.")],
+    operate.actions.PromoteJobs, _promoted, **_IDS, name=CRITERIA["name"], data=CRITERIA["data"],
+    every=Param("--all", "All delayed jobs."),
 )  # fmt: skip
+changes(operate.actions.CancelJobs, partial(_chosen, "criteria such as --state waiting"), **_IDS, **CRITERIA)
+changes(operate.actions.RemoveJobs, partial(_chosen, "criteria such as --state failed"), **_IDS, **CRITERIA)
 
 
-_CHOICE: Final[dict[str, Any]] = {
-    "ids": JobIds, "state": State, "name": JobName, "since": Since, "until": Until, "data": Data, "group": Group,
-    "fair_key": FairKey, "tags": Tag,
-}  # fmt: skip
-changes(
-    app, "cancel", "CancelJobs", "Cancel unfinished jobs: they do not start, or stop running, and fail.",
-    partial(_chosen, "criteria such as --state waiting"), asks=True, check=None, **_CHOICE,
-)  # fmt: skip
-changes(
-    app, "rm", "RemoveJobs", "Delete jobs with their logs and results, or messages of a broadcast given by their ids.",
-    partial(_chosen, "criteria such as --state failed"), asks=True, check=None, **_CHOICE,
-)  # fmt: skip
-
-
-@command(app, "logs")
-async def logs(
-    shell: Shell,
-    queue: Queue,
-    job_id: JobId,
-    lines: Annotated[int, typer.Option("--lines", "-n", metavar="N", min=1, max=10_000, help="The last lines.")] = 100,
-) -> None:
+@command("job logs", lines=Param("--lines -n N", "The last lines.", least=1, most=10_000))
+async def logs(shell: Shell, queue: str, job_id: str, lines: int = 100) -> None:
     """Print the log of a job."""
     found = await _details(shell, queue, job_id, lines)
     shell.print_json({"logs": found.logs, "count": found.log_count})
@@ -354,13 +260,8 @@ async def logs(
         shell.note(f"job {job_id!r} has no log")
 
 
-@command(app, "watch")
-async def watch(
-    shell: Shell,
-    queue: Queue,
-    job_id: JobId,
-    timeout: Timeout = None,
-) -> None:
+@command("job watch")
+async def watch(shell: Shell, queue: str, job_id: str, timeout: int | None = None) -> None:
     """Follow a job until it ends: states, progress, log. Exit code 1 if it fails or the time is over.
 
     With --json, prints one line per change.
@@ -369,7 +270,7 @@ async def watch(
         raise operate.lists.BroadcastActionError(
             queue, f"for the state of one in each subscription: glidemq job show {queue} {job_id}"
         )
-    ends = None if timeout is None else asyncio.get_running_loop().time() + span_of("--timeout", timeout) / 1_000
+    ends = None if timeout is None else asyncio.get_running_loop().time() + timeout / 1_000
     shown: tuple[Any, ...] = ()
     lines = 0
     while True:
@@ -386,7 +287,7 @@ async def watch(
         if job.state is not None and job.state.is_finished:
             shell.stop(ExitCode.OK if job.state is JobState.COMPLETED else ExitCode.FAILED)
         if ends is not None and asyncio.get_running_loop().time() >= ends:
-            shell.fail(f"job {job_id!r} is {job.state} after {timeout}")
+            shell.fail(f"job {job_id!r} is {job.state} after {span(timeout or 0)}")
         await asyncio.sleep(_POLL_S)
 
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
-
-import typer
+from typing import Final
 
 from glidemq_py import _operate as operate
-from glidemq_py._operate.parsing import span_of
-from glidemq_py.cli.arguments import Queue, Queues, words
-from glidemq_py.cli.shell import ExitCode, Shell, clock, command, group
+from glidemq_py._operate.parsing import Param, span_of
+from glidemq_py.cli.arguments import words
+from glidemq_py.cli.shell import ExitCode, Shell, clock, command
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["doctor", "events_app", "top"]
-
-events_app = group("events", "Events of a queue.")
 _STYLES: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
 
@@ -23,32 +18,22 @@ def _role_names(incomplete: str) -> list[str]:
     return words(operate.doctor.ROLES)(incomplete)
 
 
+@command(
+    "doctor", max_wait=Param("--max-wait TIME", "Warn if a job has been ready for longer.", span_of),
+    user=Param("--user NAME", "Examine the permissions of this user; default: your own."),
+    role=Param(
+        "--role ROLE", "The user needs those of probe, observer, producer, worker, operator or app.", of=_role_names
+    ),
+)  # fmt: skip
 async def doctor(
-    shell: Shell,
-    queues: Queues = None,
-    max_wait: Annotated[
-        str, typer.Option("--max-wait", metavar="TIME", help="Warn if a job has been ready for longer.")
-    ] = "1m",
-    user: Annotated[
-        str, typer.Option("--user", metavar="NAME", help="Examine the permissions of this user; default: your own.")
-    ] = "",
-    role: Annotated[
-        str,
-        typer.Option(
-            "--role",
-            metavar="ROLE",
-            help="The user needs those of probe, observer, producer, worker, operator or app.",
-            autocompletion=_role_names,
-        ),
-    ] = "",
+    shell: Shell, queues: list[str] | None = None, max_wait: int = 60_000, user: str = "", role: str = ""
 ) -> None:
     """Examine the server and queues, and say what to do about each problem.
 
     Exit code 1 if there are warnings or errors.
     """
     names = await shell.queue_names(queues)
-    wait = span_of("--max-wait", max_wait)
-    found = await operate.doctor.examine(shell.operator, names, max_wait=wait, user=user, role=role)
+    found = await operate.doctor.examine(shell.operator, names, max_wait=max_wait, user=user, role=role)
     shell.print_json(found)
     rows = [
         ((str(each.severity), _STYLES[each.severity]), each.check, each.subject, _text(each.problem, each.remedy))
@@ -71,22 +56,14 @@ def _event_names(incomplete: str) -> list[str]:
     return words(QUEUE_EVENTS)(incomplete)
 
 
-@command(events_app, "tail")
+@command(
+    "events tail",
+    event=Param("--event EVENT", "Only events with this name; repeatable.", of=_event_names),
+    after=Param("--after ID", "Start after this event; 0 = the oldest kept."),
+    number=Param("--count -n N", "Stop after so many events.", least=1),
+)  # fmt: skip
 async def tail(
-    shell: Shell,
-    queue: Queue,
-    event: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--event", metavar="EVENT", help="Only events with this name; repeatable.", autocompletion=_event_names
-        ),
-    ] = None,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="ID", help="Start after this event; 0 = the oldest kept.")
-    ] = None,
-    number: Annotated[
-        int | None, typer.Option("--count", "-n", metavar="N", min=1, help="Stop after so many events.")
-    ] = None,
+    shell: Shell, queue: str, event: list[str] | None = None, after: str | None = None, number: int | None = None
 ) -> None:
     """Print the events of a queue as they happen, until Ctrl-C. With --json, one line per event."""
     from glidemq_py._client.event_reader import QUEUE_EVENTS
@@ -109,13 +86,8 @@ async def tail(
                 return
 
 
-async def top(
-    shell: Shell,
-    queues: Queues = None,
-    interval: Annotated[
-        float, typer.Option("--interval", metavar="SECONDS", min=0.2, max=3_600, help="Time between two updates.")
-    ] = 2.0,
-) -> None:
+@command("top", json=False, interval=Param("--interval SECONDS", "Time between two updates.", least=0.2, most=3_600))
+async def top(shell: Shell, queues: list[str] | None = None, interval: float = 2.0) -> None:
     """Show queues, running jobs, failures and schedules, and keep them current, until q is pressed.
 
     p pauses or resumes a queue or schedule, r retries a failed job, c cancels a running one, n runs a schedule now.

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from glidemq_py import _operate as operate
-from glidemq_py._core.record import JobState
-from glidemq_py._operate.parsing import rate_of, span_of
-from glidemq_py.cli.arguments import Concurrency, JobName, Limit, Queue, Queues, Rate, words
-from glidemq_py.cli.shell import DryRun, ExitCode, Shell, Yes, age, changes, clock, command, group, joined, span
+from glidemq_py._operate.parsing import Param, span_of
+from glidemq_py.cli.shell import ExitCode, Shell, age, clock, command, joined, span
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._core.limits import GlobalLimits, RateLimit
     from glidemq_py._features.broadcast import Subscription
     from glidemq_py._operate.snapshots import GroupSummary, QueueSnapshot
-
-__all__ = ["app", "groups_app"]
-
-app = group("queue", "Look at queues and change them.")
 
 _MINUTES_SHOWN = 5
 _WAITING = {"suspended": ">SUSPENDED", "waiting_children": ">WAITING FOR CHILDREN"}
@@ -32,17 +24,13 @@ def _red(number: int) -> tuple[int, str]:
     return number, "red" if number else ""
 
 
-@command(app, "ls")
+@command(
+    "queue ls", match=Param("--match PATTERN", "Only names such as 'mail-*'."),
+    scan=Param("--scan", "Search all keys of the server for queues that only Node clients have used."),
+    busy=Param("--busy", "Only queues with unfinished or failed jobs."),
+)  # fmt: skip
 async def ls(
-    shell: Shell,
-    queues: Queues = None,
-    match: Annotated[
-        str | None, typer.Option("--match", metavar="PATTERN", help="Only names such as 'mail-*'.")
-    ] = None,
-    scan: Annotated[
-        bool, typer.Option("--scan", help="Search all keys of the server for queues that only Node clients have used.")
-    ] = False,
-    busy: Annotated[bool, typer.Option("--busy", help="Only queues with unfinished or failed jobs.")] = False,
+    shell: Shell, queues: list[str] | None = None, match: str | None = None, scan: bool = False, busy: bool = False
 ) -> None:
     """List queues with their jobs by state, workers, and the age of the oldest waiting job.
 
@@ -76,8 +64,8 @@ def _ready(queue: QueueSnapshot) -> int | str:
     return ">1,000" if queue.unread is None else queue.ready
 
 
-@command(app, "show")
-async def show(shell: Shell, queue: Queue) -> None:
+@command("queue show")
+async def show(shell: Shell, queue: str) -> None:
     """Show a queue: jobs by state, limits, failures by reason, and what ended in the last minutes.
 
     Of a broadcast: its messages and subscriptions.
@@ -143,56 +131,18 @@ def _subscription_row(each: Subscription) -> tuple[Any, ...]:
     return each.name, unread, each.active, each.released, (each.consumers, "yellow" if idle else ""), read
 
 
-def limit_text(limit: RateLimit | None) -> str:
+def _limit_text(limit: RateLimit | None) -> str:
     return "no limit" if limit is None else f"{limit.max:,} per {span(limit.duration)}"
 
 
-changes(app, "pause", "PauseQueue", "Start no more jobs. Active jobs keep running.")
-changes(app, "resume", "ResumeQueue", "Start jobs again.")
-changes(
-    app, "drain", "DrainQueue", "Delete the jobs that are ready to run. Active jobs are kept.", asks=True,
-    delayed=Annotated[bool, typer.Option("--delayed", help="Delete delayed jobs too.")],
-)  # fmt: skip
-
-
-@command(app, "clean")
-async def clean(
-    shell: Shell,
-    queue: Queue,
-    state: Annotated[
-        str,
-        typer.Option(
-            "--state",
-            metavar="STATE",
-            help="Delete jobs in this state; any but active.",
-            autocompletion=words(each for each in JobState if each is not JobState.ACTIVE),
-        ),
-    ] = "completed",
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="TIME", help="Only jobs that ended (or were added) before: 7d."),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of jobs.")
-    ] = None,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete old jobs in a state."""
-    await shell.check_exists(queue)
-    grace = 0 if older_than is None else span_of("--older-than", older_than)
-    action = operate.actions.CleanQueue(queue=queue, state=state, grace=grace, limit=limit)
-    await shell.change(action, yes=yes, dry_run=dry_run)
-
-
-@command(app, "check")
-async def check(shell: Shell, queue: Queue) -> None:
+@command("queue check")
+async def check(shell: Shell, queue: str) -> None:
     """Look for inconsistent state; exit code 1 if there is any."""
     await _check(shell, queue, repair=False)
 
 
-@command(app, "repair")
-async def repair(shell: Shell, queue: Queue, dry_run: DryRun = False) -> None:
+@command("queue repair")
+async def repair(shell: Shell, queue: str, dry_run: bool = False) -> None:
     """Look for inconsistent state and repair it; exit code 1 if any is left. --dry-run is `glidemq queue check`."""
     await _check(shell, queue, repair=not dry_run)
 
@@ -210,38 +160,24 @@ async def _check(shell: Shell, queue: str, *, repair: bool) -> None:
         shell.stop(ExitCode.FAILED)
 
 
-changes(
-    app, "obliterate", "ObliterateQueue", "Delete a queue with all its jobs, schedules and settings.", asks=True,
-    force=Annotated[bool, typer.Option("--force", help="Also if jobs are active.")],
-)  # fmt: skip
-
-
-@command(app, "limits")
+@command("queue limits", ttl=Param("--for TIME", "Then the limits before apply again, such as 30m.", span_of))
 async def limits(
-    shell: Shell,
-    queue: Queue,
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-    ttl: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Then the limits before apply again, such as 30m.")
-    ] = None,
+    shell: Shell, queue: str, concurrency: int | None = None, rate_limit: Any = None, ttl: int | None = None
 ) -> None:
     """Show the limits of a queue, or set them."""
     await shell.check_exists(queue)
-    given = _limits_of(concurrency, rate)
-    if given and ttl is not None:
-        given["ttl"] = span_of("--for", ttl)
-    elif ttl is not None:
-        raise GlideMQValidationError("--for", ttl, "requires --concurrency or --rate")
+    given = _limits_of(rate_limit, concurrency=concurrency)
+    if ttl is not None and not given:
+        raise GlideMQValidationError("--for", span(ttl), "requires --concurrency or --rate")
     if given:
-        await operate.actions.perform(shell.operator, operate.actions.SetQueueLimits(queue=queue, **given))
+        await operate.actions.perform(shell.operator, operate.actions.SetQueueLimits(queue=queue, ttl=ttl, **given))
     found = await (await shell.operator.queue(queue)).limits.get()
     shell.print_json(found)
     shell.facts(_limits_facts(found))
 
 
-@command(app, "partitions")
-async def partitions(shell: Shell, queue: Queue) -> None:
+@command("queue partitions")
+async def partitions(shell: Shell, queue: str) -> None:
     """Show the number of partitions of a queue."""
     await shell.reject_broadcast(queue, "its messages are not divided into partitions")
     opened = await shell.operator.queue(queue)
@@ -250,22 +186,22 @@ async def partitions(shell: Shell, queue: Queue) -> None:
     shell.say(f"queue {queue!r}: {'no partitions' if found.count == 1 else f'{found.count} partitions'}")
 
 
-@command(app, "metrics")
+def _minutes_of(option: str, text: str) -> int:
+    return 0 if text == "off" else max(1, span_of(option, text) // 60_000)
+
+
+@command(
+    "queue metrics", window=Param("--window TIME", "The last 1h, 90m or 7d.", span_of),
+    keep=Param("--keep TIME", "Record, and keep for so long, such as 1d; off = stop.", _minutes_of),
+)  # fmt: skip
 async def metrics(
-    shell: Shell,
-    queue: Queue,
-    window: Annotated[str, typer.Option("--window", metavar="TIME", help="The last 1h, 90m or 7d.")] = "1h",
-    name: JobName = None,
-    keep: Annotated[
-        str | None, typer.Option("--keep", metavar="TIME", help="Record, and keep for so long, such as 1d; off = stop.")
-    ] = None,
+    shell: Shell, queue: str, window: int = 3_600_000, name: str | None = None, keep: int | None = None
 ) -> None:
     """Show counts and percentiles of waiting and running times by job name, or set how long they are recorded."""
     await shell.reject_broadcast(queue, operate.actions.NO_NAMES.format(queue=queue))
     if keep is not None:
-        minutes = 0 if keep == "off" else max(1, span_of("--keep", keep) // 60_000)
-        await operate.actions.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=minutes))
-    found, setting = await shell.operator.get_metrics_by_name(queue, span_of("--window", window), name=name)
+        await operate.actions.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=keep))
+    found, setting = await shell.operator.get_metrics_by_name(queue, window, name=name)
     shell.print_json({"kept_minutes": setting.minutes, "names": found})
     rows = [
         (
@@ -284,7 +220,7 @@ def _limits_facts(found: GlobalLimits) -> list[tuple[str, Any]]:
     rate = found.rate_limit
     facts = [
         ("concurrency", f"{found.concurrency or 'no limit'}{_for(found.concurrency_ttl)}"),
-        ("rate limit", f"{limit_text(rate)}{_for(found.rate_limit_ttl)}"),
+        ("rate limit", f"{_limit_text(rate)}{_for(found.rate_limit_ttl)}"),
     ]
     if rate is not None:
         wait = found.rate_limit_resets_in
@@ -297,20 +233,14 @@ def _for(ttl: int | None) -> str:
     return "" if ttl is None else f" (for {span(ttl)})"
 
 
-def _limits_of(concurrency: int | None, rate: str | None, **others: int | None) -> dict[str, Any]:
+def _limits_of(rate_limit: Any, **numbers: int | None) -> dict[str, Any]:
     """Return the limits that are given; 0, or off, is none."""
-    numbers = {"concurrency": concurrency, **others}
     given: dict[str, Any] = {name: number or False for name, number in numbers.items() if number is not None}
-    if rate is not None:
-        given["rate_limit"] = False if rate in ("off", "0") else rate_of("--rate", rate)
-    return given
+    return given if rate_limit is None else {**given, "rate_limit": rate_limit}
 
 
-groups_app = group("group", "Ordering groups and their limits.")
-
-
-@command(groups_app, "ls")
-async def group_ls(shell: Shell, queue: Queue, limit: Limit = 100) -> None:
+@command("group ls")
+async def group_ls(shell: Shell, queue: str, limit: int = 100) -> None:
     """List the ordering groups and fair keys of a queue that have waiting jobs."""
     await shell.check_exists(queue)
     groups: dict[str, GroupSummary] = {}
@@ -331,16 +261,10 @@ async def group_ls(shell: Shell, queue: Queue, limit: Limit = 100) -> None:
     shell.table(("KIND", "KEY", ">WAITING", ">ACTIVE", ""), rows, f"no group of queue {queue!r} has waiting jobs")
 
 
-@command(groups_app, "limit")
-async def limit(
-    shell: Shell,
-    queue: Queue,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Ordering key of the group.", show_default=False)],
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-) -> None:
+@command("group limit", key=Param("KEY", "Ordering key of the group."))
+async def limit(shell: Shell, queue: str, key: str, concurrency: int | None = None, rate_limit: Any = None) -> None:
     """Show the limits of an ordering group, or set them."""
-    given = _limits_of(concurrency, rate)
+    given = _limits_of(rate_limit, concurrency=concurrency)
     if given:
         await operate.actions.perform(shell.operator, operate.actions.SetGroupLimits(queue=queue, group=key, **given))
     found = await (await shell.operator.queue(queue)).groups.get(key)
@@ -351,36 +275,23 @@ async def limit(
     shell.facts([
         ("group", found.key), ("active", found.active), ("waiting", found.parked),
         ("concurrency", limits.concurrency or "no limit"),
-        ("rate limit", limit_text(limits.rate_limit)),
+        ("rate limit", _limit_text(limits.rate_limit)),
         ("rate limited until", clock(found.limited_until)),
     ])  # fmt: skip
 
 
-@command(groups_app, "fair")
+@command(
+    "group fair", key=Param("[KEY]", "Fair key; without it, the limits of each key that has none of its own."),
+    weight=Param("--weight N", "Jobs served per job of a key with weight 1.", least=1),
+    max_backlog=Param("--max-backlog N", "Ready jobs above which adds fail; 0 = no limit.", least=0),
+)  # fmt: skip
 async def fair(
-    shell: Shell,
-    queue: Queue,
-    key: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[KEY]",
-            help="Fair key; without it, the limits of each key that has none of its own.",
-            show_default=False,
-        ),
-    ] = None,
-    weight: Annotated[
-        int | None, typer.Option("--weight", metavar="N", min=1, help="Jobs served per job of a key with weight 1.")
-    ] = None,
-    concurrency: Concurrency = None,
-    rate: Rate = None,
-    max_backlog: Annotated[
-        int | None,
-        typer.Option("--max-backlog", metavar="N", min=0, help="Ready jobs above which adds fail; 0 = no limit."),
-    ] = None,
-) -> None:
+    shell: Shell, queue: str, key: str | None = None, weight: int | None = None, concurrency: int | None = None,
+    rate_limit: Any = None, max_backlog: int | None = None,
+) -> None:  # fmt: skip
     """Show or set the limits of a fair key, or of each fair key."""
     await shell.check_exists(queue)
-    given = _limits_of(concurrency, rate, weight=weight, max_backlog=max_backlog)
+    given = _limits_of(rate_limit, concurrency=concurrency, weight=weight, max_backlog=max_backlog)
     if given:
         await operate.actions.perform(shell.operator, operate.actions.SetFairKeyLimits(queue=queue, key=key, **given))
     fair_keys = (await shell.operator.queue(queue)).fair_keys
@@ -389,7 +300,7 @@ async def fair(
         shell.print_json(each)
         shell.facts([
             ("concurrency of each key", each.concurrency or "no limit"),
-            ("rate limit of each key", limit_text(each.rate_limit)),
+            ("rate limit of each key", _limit_text(each.rate_limit)),
             ("maximum backlog of each key", each.max_backlog or "no limit"),
         ])  # fmt: skip
         return
@@ -398,7 +309,7 @@ async def fair(
     shell.facts([
         ("fair key", found.key), ("active", found.active), ("ready", found.backlog), ("weight", found.weight),
         ("concurrency", found.concurrency or "no limit"),
-        ("rate limit", limit_text(found.rate_limit)),
+        ("rate limit", _limit_text(found.rate_limit)),
         ("maximum backlog", found.max_backlog or "no limit"), ("paused", "yes" if found.paused else ""),
         ("rate limited until", clock(found.limited_until)),
     ])  # fmt: skip

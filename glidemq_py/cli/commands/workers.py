@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from glidemq_py import _operate as operate
-from glidemq_py._operate.parsing import span_of
-from glidemq_py.cli.arguments import Queue, Queues, complete_worker
-from glidemq_py.cli.shell import Shell, age, command, group, size_text, span
+from glidemq_py._operate.parsing import PARAMETERS, Param
+from glidemq_py.cli.shell import Shell, age, command, size_text, span
 from glidemq_py.errors import WorkerNotFoundError
 
 if TYPE_CHECKING:
     from glidemq_py._core.record import WorkerInfo
 
-__all__ = ["app"]
-
 _T = TypeVar("_T")
-app = group("workers", "Live workers of queues: list, inspect, quiet and resize them.")
 
 
-@command(app, "ls")
-async def ls(shell: Shell, queues: Queues = None) -> None:
+@command("workers ls")
+async def ls(shell: Shell, queues: list[str] | None = None) -> None:
     """List the live workers of queues."""
     found = {
         each.name: await shell.operator.get_workers(each.name)
@@ -60,40 +54,31 @@ def _state(is_paused: bool, stuck: int) -> tuple[str, str] | None:
     return (", ".join(words), "red" if stuck else "yellow") if words else None
 
 
-_Worker = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="WORKER", help="Id of one worker; default: all workers of the queue.", show_default=False,
-        autocompletion=complete_worker,
-    ),
-]  # fmt: skip
-_Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait for answers.")]
+_ANSWERS: Final = PARAMETERS["timeout"]._replace(text="How long to wait for answers.")
 
 
-@command(app, "ping")
-async def ping(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+@command("workers ping", timeout=_ANSWERS)
+async def ping(shell: Shell, queue: str, worker: str | None = None, timeout: int = 15_000) -> None:
     """Print the ids of the workers that answer; exit code 1 if a worker does not, or there is none."""
-    wait = span_of("--timeout", timeout)
     await shell.check_exists(queue)
     workers = (await shell.operator.queue(queue)).workers
-    answered = await _of_worker(shell, queue, worker, workers.ping(worker, timeout=wait))
+    answered = await _of_worker(shell, queue, worker, workers.ping(worker, timeout=timeout))
     listed = [worker] if worker else [each.id for each in await shell.operator.get_workers(queue)]
     silent = sorted(set(listed) - set(answered))
     shell.print_json({"answered": answered, "silent": silent})
     for each in answered:
         shell.say(each)
     if silent:
-        shell.fail(f"no answer within {timeout}: {', '.join(silent)}")
+        shell.fail(f"no answer within {span(timeout)}: {', '.join(silent)}")
     if not answered:
         shell.fail(f"queue {queue!r} has no live workers")
 
 
-@command(app, "inspect")
-async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+@command("workers inspect", timeout=_ANSWERS)
+async def inspect(shell: Shell, queue: str, worker: str | None = None, timeout: int = 15_000) -> None:
     """List the running jobs of workers, as the workers report them."""
-    wait = span_of("--timeout", timeout)
     await shell.check_exists(queue)
-    found = await _of_worker(shell, queue, worker, shell.operator.inspect_workers(queue, worker, timeout=wait))
+    found = await _of_worker(shell, queue, worker, shell.operator.inspect_workers(queue, worker, timeout=timeout))
     shell.print_json([
         {
             "id": each.id, "is_paused": each.is_paused, "concurrency": each.concurrency, "active": each.active,
@@ -112,31 +97,24 @@ async def inspect(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _
     shell.table(columns, rows, f"queue {queue!r} has no live workers")
 
 
-@command(app, "quiet")
-async def quiet(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+@command("workers quiet", timeout=_ANSWERS)
+async def quiet(shell: Shell, queue: str, worker: str | None = None, timeout: int = 15_000) -> None:
     """Let workers fetch no further jobs, for example before a deploy. Their active jobs keep running."""
-    action = operate.actions.QuietWorker(queue=queue, worker=worker, timeout=span_of("--timeout", timeout))
+    action = operate.actions.QuietWorker(queue=queue, worker=worker, timeout=timeout)
     await _change_workers(shell, action, worker, "quieted")
 
 
-@command(app, "resume")
-async def resume(shell: Shell, queue: Queue, worker: _Worker = None, timeout: _Timeout = "15s") -> None:
+@command("workers resume", timeout=_ANSWERS)
+async def resume(shell: Shell, queue: str, worker: str | None = None, timeout: int = 15_000) -> None:
     """Let quiet workers fetch jobs again."""
-    action = operate.actions.ResumeWorker(queue=queue, worker=worker, timeout=span_of("--timeout", timeout))
+    action = operate.actions.ResumeWorker(queue=queue, worker=worker, timeout=timeout)
     await _change_workers(shell, action, worker, "resumed")
 
 
-@command(app, "resize")
-async def resize(
-    shell: Shell,
-    queue: Queue,
-    concurrency: Annotated[int, typer.Argument(metavar="CONCURRENCY", help="Jobs at a time.", show_default=False)],
-    worker: _Worker = None,
-    timeout: _Timeout = "15s",
-) -> None:
+@command("workers resize", timeout=_ANSWERS, concurrency=Param("CONCURRENCY", "Jobs at a time."))
+async def resize(shell: Shell, queue: str, concurrency: int, worker: str | None = None, timeout: int = 15_000) -> None:
     """Change how many jobs workers run at the same time, until they end."""
-    wait = span_of("--timeout", timeout)
-    action = operate.actions.ResizeWorker(queue=queue, worker=worker, concurrency=concurrency, timeout=wait)
+    action = operate.actions.ResizeWorker(queue=queue, worker=worker, concurrency=concurrency, timeout=timeout)
     await _change_workers(shell, action, worker, "resized")
 
 
