@@ -29,16 +29,10 @@ G.track_list_ids = function(q, ids, settings)
 end
 
 G.track_list_jobs = function(q, ids, now_text, settings)
-  local n = #ids
-  if n == 0 then return end
+  if #ids == 0 then return end
   G.track_list_ids(q, ids, settings)
-  G.pcall('INCRBY', q.list_active, n)
-  local add = {}
-  for i = 1, n do
-    add[2 * i - 1] = now_text
-    add[2 * i] = ids[i]
-  end
-  G.add_members(G.pcall, q.list_heartbeats, add)
+  G.pcall('INCRBY', q.list_active, #ids)
+  G.add_members(G.pcall, q.list_heartbeats, G.scored(ids, now_text))
 end
 
 -- The counter never goes below zero.

@@ -35,9 +35,8 @@ end
 
 -- Return the time of the first job of a priority, nil if it has none; and the first job from this priority on.
 local function head_of(q, priority)
-  local head = redis.call('ZRANGEBYSCORE', q.scheduled, G.band_start(priority), '+inf', 'LIMIT', 0, 1, 'WITHSCORES')
-  local band, at = G.band_of(head[G.rows.scored.score])
-  return band == priority and at or nil, head[G.rows.scored.member]
+  local band, at, head = G.scheduled_from(q.scheduled, G.band_start(priority))
+  return band == priority and at or nil, head
 end
 
 -- Return a time before that of every job of the priority, also of later ones: their times may lag behind the clock.

@@ -57,6 +57,9 @@ local function leave_source(b, row)
   end
 end
 
+-- Return whether the status of a report says that the report has ended its attempt.
+G.has_ended = function(status) return status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE end
+
 -- Check the token of a reported attempt. Return the status to reply, nil if the attempt is current, and the requested
 -- fields of the job's record. A key that is not a hash is a job that is gone.
 G.read_attempt = function(key, fence, processed_on, ended, ...)
@@ -355,9 +358,7 @@ local function write(b, no_metrics)
   if b.results then G.results.left(q, #b.removed + #b.plain) end
   if #b.keep_completed > 0 then apply_rules(q, q.completed, b.keep_completed, b.now) end
   if #b.keep_failed > 0 then apply_rules(q, q.failed, b.keep_failed, b.now) end
-  if no_metrics then return end
-  G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
-  G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
+  if not no_metrics then G.metrics_of_call(q, b) end
 end
 
 -- rows: finished attempts, at most ROWS_MAX. Return their statuses in order; groups with free slots are added to

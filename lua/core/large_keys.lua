@@ -1,7 +1,7 @@
 -- Read large keys page by page, and write them in parts.
 
 local SCAN = G.rows.scan
-local PART = 1000
+local PART, KEYS = 1000, 500
 
 -- Return the members or fields of a page, flat, and the cursor of the next page. cursor: '' = the start; of the reply: the
 -- end.
@@ -21,6 +21,15 @@ G.in_parts = function(command, key, list)
   local sum = 0
   for from = 1, #list, PART do
     sum = sum + redis.call(command, key, unpack(list, from, math.min(from + PART - 1, #list)))
+  end
+  return sum
+end
+
+-- Return the sum of what a command with many keys replies.
+G.sum_of = function(command, keys)
+  local sum = 0
+  for from = 1, #keys, KEYS do
+    sum = sum + redis.call(command, unpack(keys, from, math.min(from + KEYS - 1, #keys)))
   end
   return sum
 end

@@ -17,6 +17,13 @@ G.append = function(list, one, other)
   list[#list + 1] = other
 end
 
+-- Return members with one score, as the arguments of ZADD.
+G.scored = function(members, score)
+  local list = {}
+  for i = 1, #members do list[2 * i - 1], list[2 * i] = score, members[i] end
+  return list
+end
+
 -- Return the members of a list of members and scores, or of fields and values.
 G.members_of = function(found)
   local members = {}

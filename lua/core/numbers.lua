@@ -75,14 +75,12 @@ end
 -- Format a number as peers do: integers with all their digits.
 G.text = function(n)
   n = clamped(n)
-  if n == math.floor(n) then return string.format('%.0f', n) end
-  return tostring(n)
+  return n == math.floor(n) and string.format('%.0f', n) or tostring(n)
 end
 
 G.score = function(n)
   n = clamped(n)
-  if n == math.floor(n) then return string.format('%.0f', n) end
-  return string.format('%.17g', n)
+  return string.format(n == math.floor(n) and '%.0f' or '%.17g', n)
 end
 
 -- The first score above those of the scheduled set, and the same as an exclusive range end. (string.format is not
@@ -188,7 +186,8 @@ end
 
 -- Return ms until the first time of a sorted set, if it is below `limit`; 0 = it has passed, -1 = there is none.
 G.until_first = function(key, now, limit)
-  local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[G.rows.scored.score])
+  local _, score = G.member_at(key, 0)
+  local at = tonumber(score)
   return at and at < (limit or math.huge) and math.max(0, at - now) or -1
 end
 
@@ -197,6 +196,9 @@ G.earlier = function(a, b)
   if a < 0 or (b >= 0 and b < a) then return b end
   return a
 end
+
+-- Remember in how many ms the next jobs may be ready, for the reply of an exchange; negative = unknown.
+G.note_due = function(fetching, wait) fetching.next_due = G.earlier(fetching.next_due, wait) end
 
 local REPAIRS_MAX = 20
 

@@ -1,7 +1,6 @@
 -- Index keys that expire by themselves and that no job, set or stream names, so that `obliterate` finds them without a
 -- search: `P:temporary` has the part of the key after `P` as member and its expiry (epoch ms) as score.
 
-local SCORED = G.rows.scored
 local PRUNED_A_CALL = 20
 
 -- Set the time to live of such a key, ms, and index it.
@@ -15,6 +14,6 @@ G.record_temporary = function(q, suffix, now, ttl)
   redis.call('ZADD', q.temporary, 'GT', G.int(now + ttl), suffix)
   local over = redis.call('ZRANGEBYSCORE', q.temporary, '-inf', G.int(now), 'LIMIT', 0, PRUNED_A_CALL)
   if #over > 0 then redis.call('ZREM', q.temporary, unpack(over)) end
-  local last = redis.call('ZRANGE', q.temporary, -1, -1, 'WITHSCORES')
-  if last[SCORED.score] then redis.call('PEXPIRE', q.temporary, G.int(math.max(1, tonumber(last[SCORED.score]) - now))) end
+  local _, last = G.member_at(q.temporary, -1)
+  if last then redis.call('PEXPIRE', q.temporary, G.int(math.max(1, tonumber(last) - now))) end
 end

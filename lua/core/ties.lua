@@ -2,7 +2,27 @@
 -- that a queue issues are in the order of the adds. (The server sorts them as text: 1, 10, 2.) Bound: TIES_MAX members of
 -- one time are sorted; if there are more, those that are first as text.
 
+local SCORED = G.rows.scored
 local TIES_MAX = 1000
+
+-- Return the member at a rank and its score; nil if there is none.
+G.member_at = function(key, rank)
+  local found = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
+  return found[SCORED.member], found[SCORED.score]
+end
+
+-- Return the priority, the time and the id of the first job from a score on in the scheduled set; nil if there is none.
+G.scheduled_from = function(key, low)
+  local found = redis.call('ZRANGEBYSCORE', key, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
+  local band, at = G.band_of(found[SCORED.score])
+  return band, at, found[SCORED.member]
+end
+
+-- Add a job to a set of delayed ones. The first of them wakes an idle worker, so that it resets its timer.
+G.add_delayed = function(q, key, id, due)
+  redis.call('ZADD', key, G.score(G.clamped_time(due)), id)
+  if G.member_at(key, 0) == id then G.wake(q, 1) end
+end
 
 G.is_before = function(a, b) return #a < #b or #a == #b and a < b end
 

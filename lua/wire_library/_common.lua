@@ -10,6 +10,7 @@ local W = G.W
 
 -- Bounds of one call of an operator's function, if the protocol names none; the next call continues.
 W.JOBS_A_CALL, W.PAGES_A_CALL = 1000, 5
+local PAGE = 1000
 
 
 -- ------------------------------------------------------------------ keys
@@ -49,6 +50,20 @@ end
 
 -- ------------------------------------------------------------------ places
 
+
+-- Return the first answer of find(job id, entry id) for the first entries of a stream; nil if it has none.
+W.find_in_stream = function(key, find)
+  local from = '-'
+  for _ = 1, W.PAGES_A_CALL do
+    local page = redis.call('XRANGE', key, from, '+', 'COUNT', PAGE)
+    for _, entry in ipairs(page) do
+      local answer = find(G.entry_job(entry[2]), entry[1])
+      if answer then return answer end
+    end
+    if #page < PAGE then return nil end
+    from = '(' .. page[#page][1]
+  end
+end
 
 -- Idle workers of glidemq_py block on a stream of markers; it exists if there are such workers.
 W.wake = function(q)

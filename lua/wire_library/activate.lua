@@ -52,6 +52,7 @@ end
 -- Return why a job must not be activated now: a documented reply, or nil. Parks, expires and fails the job as
 -- documented.
 W.reject_reason = function(q, id, h, now, entry, broadcast)
+  if not (h and h.state and h.name) then return 'GONE' end
   if h.revoked == '1' then return 'REVOKED' end
   if not broadcast and is_left_over(h, entry) then return 'GROUP_FULL' end
   if W.expired_now(q, id, h, now) then return 'EXPIRED' end

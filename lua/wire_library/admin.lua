@@ -58,16 +58,11 @@ local function search_zset(key, wanted, limit, J)
 end
 
 local function search_stream(key, wanted, limit, J)
-  local found, from = {}, '-'
-  for _ = 1, W.PAGES_A_CALL do
-    local page = redis.call('XRANGE', key, from, '+', 'COUNT', PAGE)
-    for _, entry in ipairs(page) do
-      local id = G.entry_job(entry[2])
-      if #found < limit and id and is_named(J .. id, wanted) then found[#found + 1] = id end
-    end
-    if #page < PAGE or #found >= limit then return found end
-    from = '(' .. page[#page][1]
-  end
+  local found = {}
+  W.find_in_stream(key, function(id)
+    if #found < limit and id and is_named(J .. id, wanted) then found[#found + 1] = id end
+    return #found >= limit or nil
+  end)
   return found
 end
 

@@ -41,11 +41,15 @@ W.complete = function(q, keys, c)
   if not c.broadcast then W.retain(q, q.completed, c.id, c.retention, c.now) end
 end
 
+-- Add the arguments of a completion to `c`. at: position of those after the worker's.
+W.completion = function(args, at, c)
+  c.id, c.entry, c.value, c.now, c.group = args[1], args[2], args[3], G.num(args[4]), args[5]
+  c.retention = W.retention(args[at], args[at + 1], args[at + 2])
+  c.member, c.parent_id = G.given(args[at + 3]), G.given(args[at + 4])
+  return c
+end
+
 G.export('complete', { 'allow-oom' }, function(keys, args)
-  W.complete(W.job_queue(keys[4], args[1]), keys, {
-    id = args[1], entry = args[2], value = args[3], now = G.num(args[4]), group = args[5],
-    retention = W.retention(args[6], args[7], args[8]), member = G.given(args[9]), parent_id = G.given(args[10]),
-    broadcast = args[11] == '1',
-  })
+  W.complete(W.job_queue(keys[4], args[1]), keys, W.completion(args, 6, { broadcast = args[11] == '1' }))
   return 1
 end)

@@ -16,7 +16,7 @@ local function from_list(q, list, c)
     local id = redis.call('RPOP', q[list])
     if not id then return nil end
     local h, flat = W.read(q.J .. id)
-    local rejection = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, '', false)
+    local rejection = W.reject_reason(q, id, h, c.now, '', false)
     if not rejection then
       local set = W.activate(q, id, h, c.now, '', false)
       G.pcall('INCR', q.list_active)
@@ -41,7 +41,7 @@ local function from_stream(q, c)
     if not entry then return nil end
     local h, flat = nil, nil
     if id then h, flat = W.read(q.J .. id) end
-    local rejection = not (h and h.state and h.name) and 'gone' or W.reject_reason(q, id, h, c.now, entry, false)
+    local rejection = W.reject_reason(q, id, h, c.now, entry, false)
     if not rejection then
       return W.reply_of({ 'NEXT_HASH', c.id, id, entry }, flat, W.activate(q, id, h, c.now, entry, false))
     end
@@ -54,12 +54,10 @@ end
 
 G.export('completeAndFetchNext', { 'allow-oom' }, function(keys, args)
   local q = W.job_queue(keys[4], args[1])
-  local c = {
-    id = args[1], entry = args[2], value = args[3], now = G.num(args[4]), group = args[5], consumer = args[6],
-    retention = W.retention(args[7], args[8], args[9]), member = G.given(args[10]), parent_id = G.given(args[11]),
-    broadcast = args[15] == '1', started = tonumber(args[16]), quiet = args[18] == '1',
+  local c = W.completion(args, 7, {
+    consumer = args[6], broadcast = args[15] == '1', started = tonumber(args[16]), quiet = args[18] == '1',
     no_metrics = args[19] == '1',
-  }
+  })
   W.complete(q, keys, c)
   local next_job = not c.broadcast and (from_list(q, 'priority', c) or from_list(q, 'lifo', c) or from_stream(q, c))
   return next_job or { 'NEXT_NONE', c.id }

@@ -55,7 +55,7 @@ local function custom_ids_free(jobs, taken)
   for _, job in ipairs(jobs) do
     local id = job.s.id
     if id then
-      if taken(job.q)[id] or redis.call('EXISTS', job.q.J .. id) == 1 then return false end
+      if taken(job.q)[id] or G.exists(job.q, id) then return false end
       taken(job.q)[id] = true
     end
   end

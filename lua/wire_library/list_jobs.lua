@@ -4,13 +4,7 @@
 local W = G.W
 
 W.track_popped = function(q, ids)
-  if #ids == 0 then return end
-  local now, add = G.int(G.now(q)), {}
-  for i = 1, #ids do
-    add[2 * i - 1] = now
-    add[2 * i] = ids[i]
-  end
-  redis.call('ZADD', q.list_popped, unpack(add))
+  if #ids > 0 then redis.call('ZADD', q.list_popped, unpack(G.scored(ids, G.int(G.now(q))))) end
 end
 
 W.untrack_popped = function(q, id)

@@ -30,24 +30,17 @@ local function promote(q, member, band, now)
   G.emit(q.events, 'promoted', id)
 end
 
--- Return the priority and time of the first member of this or a later priority.
-local function first_from(scheduled, band)
-  local low = G.band_start(band)
-  local found = redis.call('ZRANGEBYSCORE', scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
-  return G.band_of(found[2])
-end
-
 G.export('promote', { 'allow-oom' }, function(keys, args)
   local q, now, promoted = W.queue(keys[1], 'scheduled'), G.num(args[1]), 0
   G.repair_scheduled(q, now)
   G.flows.notify_more(q, G.now(q))
-  local band = first_from(q.scheduled, 0)
+  local band = G.scheduled_from(q.scheduled, '-inf')
   for _ = 1, BANDS_MAX do
     if not band or promoted >= PROMOTIONS_MAX then return promoted end
     local due = due_in_band(q, band, now, PROMOTIONS_MAX - promoted)
     for i = 1, #due, 2 do promote(q, due[i], band, now) end
     promoted = promoted + #due / 2
-    band = first_from(q.scheduled, band + 1)
+    band = G.scheduled_from(q.scheduled, G.band_start(band + 1))
   end
   return promoted
 end)
@@ -55,14 +48,14 @@ end)
 -- Read every priority, so that a job due much later does not hide due jobs of later priorities.
 G.export('nextDue', { 'no-writes' }, function(keys)
   local due
-  local band, at = first_from(keys[1], 0)
+  local band, at = G.scheduled_from(keys[1], '-inf')
   for _ = 1, BANDS_MAX do
     if not band then break end
     due = math.min(due or at, at)
     if due == 0 then break end
-    band, at = first_from(keys[1], band + 1)
+    band, at = G.scheduled_from(keys[1], G.band_start(band + 1))
   end
-  local limited = redis.call('ZRANGE', keys[2], 0, 0, 'WITHSCORES')[2]
+  local _, limited = G.member_at(keys[2], 0)
   if limited then due = math.min(due or G.TIME_MAX, G.clamped_time(limited)) end
   return due and math.floor(due) or -1
 end)

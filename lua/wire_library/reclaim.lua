@@ -26,9 +26,7 @@ end
 
 local function handle(q, r, entry, id)
   local h = G.job_of(q, id)
-  if not h.state or not h.name or not is_live(h, r.broadcast) then
-    W.ack(q, r.group, entry, r.broadcast)
-  elseif W.expired_now(q, id, h, r.now) then
+  if not h.state or not h.name or not is_live(h, r.broadcast) or W.expired_now(q, id, h, r.now) then
     W.ack(q, r.group, entry, r.broadcast)
   else
     local beat = G.past_time(h.lastActive, r.now)

@@ -7,23 +7,13 @@
 -- Bound: 5,000 entries of the stream.
 local W = G.W
 
-local PAGE = 1000
-
 -- Return the job's entry: the one named by its record, else one made in the millisecond in which the job was added,
 -- else one found in the first pages of the stream.
 W.find_entry = function(q, id, eid, timestamp)
   if eid == '' then return nil end
   local known = eid and G.find_entry(q, id, eid) or timestamp and G.find_entry(q, id, nil, timestamp)
   if known then return known end
-  local from = '-'
-  for _ = 1, W.PAGES_A_CALL do
-    local page = redis.call('XRANGE', q.stream, from, '+', 'COUNT', PAGE)
-    for _, entry in ipairs(page) do
-      if G.entry_job(entry[2]) == id then return entry[1] end
-    end
-    if #page < PAGE then return nil end
-    from = '(' .. page[#page][1]
-  end
+  return W.find_in_stream(q.stream, function(job, entry) return job == id and entry or nil end)
 end
 
 -- Remove a waiting job's entry from the stream, unless a worker has read it.

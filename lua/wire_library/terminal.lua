@@ -1,17 +1,13 @@
 -- End jobs without a handler's result (expired, stalled, revoked), and apply the retention of ended jobs.
 local W = G.W
 
--- Expire a job. The slot that an ordered job kept while it was not active is freed too.
-W.expire = function(q, id, h, now)
-  if G.TERMINAL[h.state] then return end
-  G.end_failed(q, id, now, 'expired', 'expired', h.processedOn)
-  W.leave_group(q, id, h, now)
-end
-
--- Expire the job if its time has passed. Return whether it did.
+-- Expire the job if its time has passed; the slot that an ordered job kept while it was not active is freed too. Return
+-- whether its time has passed.
 W.expired_now = function(q, id, h, now)
   if not G.is_expired(q, h.expireAt, h.timestamp, now) then return false end
-  W.expire(q, id, h, now)
+  if G.TERMINAL[h.state] then return true end
+  G.end_failed(q, id, now, 'expired', 'expired', h.processedOn)
+  W.leave_group(q, id, h, now)
   return true
 end
 

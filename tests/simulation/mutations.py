@@ -26,7 +26,7 @@ _ATTEMPT_HAS_ENDED: Final = """\
   if ended[state] and job_processed_on then return G.ALREADY end
   return G.STALE
 """
-_ID_EXISTS: Final = "if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end"
+_ID_EXISTS: Final = "if id and id ~= '' and G.exists(q, id) then return 'duplicate', id end"
 
 MUTATIONS: Final[dict[str, Callable[[str], str]]] = {
     # Any attempt may report the result of an active job, not only its last one.

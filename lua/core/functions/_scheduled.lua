@@ -2,15 +2,10 @@
 -- P:scheduled"). Jobs without a priority are delayed. A job with a priority is ready when it is due and stays in the
 -- set until a worker fetches it; before that it is delayed.
 
-local SCORED = G.rows.scored
 local BANDS_MAX = 256 -- priorities read per call
 
 -- Return the lowest priority from `from` on that has a member; nil if there is none.
-G.next_band = function(q, from)
-  local low = G.band_start(from)
-  local found = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
-  return (G.band_of(found[SCORED.score]))
-end
+G.next_band = function(q, from) return (G.scheduled_from(q.scheduled, G.band_start(from))) end
 
 -- Count delayed jobs with a priority of `band` or later, within BANDS_MAX priorities. Return the count and the
 -- priority to continue with; 0 = done.

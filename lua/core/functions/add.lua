@@ -43,20 +43,16 @@ local function issue_ids(q, rows)
   if auto == 0 or digits then return nil end
   local last = G.count_ids(q, auto)
   local ids, J = G.texts_after(last - auto, auto), q.J
-  local taken = 0
-  for from = 1, auto, 500 do
-    local chunk = {}
-    for i = from, math.min(from + 499, auto) do chunk[#chunk + 1] = J .. ids[i] end
-    taken = taken + redis.call('EXISTS', unpack(chunk))
-  end
-  return taken == 0 and ids or nil
+  local keys = {}
+  for i = 1, auto do keys[i] = J .. ids[i] end
+  return G.sum_of('EXISTS', keys) == 0 and ids or nil
 end
 
 -- Issue one free id in doubling steps: a counter lost behind a million jobs passes them in a few reads.
 local function next_free_id(q)
   for doubled = 0, STEPS_MAX do
     local id = G.int(G.count_ids(q, 2 ^ doubled))
-    if redis.call('EXISTS', q.J .. id) == 0 then return id end
+    if not G.exists(q, id) then return id end
   end
   error('ERR no free job id found: the counter of ids is far behind', 0)
 end
@@ -124,7 +120,7 @@ local function reject_reason(q, now, quiet, row)
     local invalid = A.invalid_parent(q, row[PARENT], row[ORDERING])
     if invalid then return 'parent', invalid end
   end
-  if id and id ~= '' and redis.call('EXISTS', q.J .. id) == 1 then return 'duplicate', id end
+  if id and id ~= '' and G.exists(q, id) then return 'duplicate', id end
   local unknown = row[DEPENDENCIES] and A.unknown_dependency(q, row[DEPENDENCIES])
   if unknown then return 'dependency', unknown end
   if not dedup then return backlog_reason(q, row) end
@@ -187,10 +183,7 @@ local function chosen_ids_are_new(q, rows)
     end
   end
   if #keys < 2 then return false end
-  for from = 1, #keys, 500 do
-    if redis.call('EXISTS', unpack(keys, from, math.min(from + 499, #keys))) > 0 then return false end
-  end
-  return true
+  return G.sum_of('EXISTS', keys) == 0
 end
 
 -- Return whether a row has an id, and no option that needs a check or another place than the stream. The key of its name
@@ -203,7 +196,7 @@ end
 local function takes_id(q, row, is_new)
   if not has_only_id(row) then return false end
   if is_new then return true end
-  if redis.call('EXISTS', q.J .. row[ID]) == 1 then return false end
+  if G.exists(q, row[ID]) then return false end
   G.advance_counter(q, row[ID])
   return true
 end

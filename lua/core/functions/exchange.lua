@@ -32,7 +32,7 @@ local NO_METRICS, LEASING, CHANNEL, IDLE = REQUEST.no_metrics, REQUEST.leasing, 
 local TOKENS, FETCHED_ID = G.rows.tokens, G.rows.fetched_job.id
 local PROMOTE_MAX = 200
 local WANT_MAX = 1000 -- limit of the arguments of one command
-local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING, BY_NAME, HAS_RATE = 1, 2, 4, 8, 16, 64
+local OUTBOX_PENDING, BY_NAME, HAS_RATE = 8, 16, 64
 
 -- Return whether every start of a job is reported by an event: until the time in the field `tellsStarts` of P:meta.
 local function tells_starts(q, fetching)
@@ -58,15 +58,8 @@ local function rate_flag(fetching, limits) return fetching.lease and limits.rate
 -- Return the flags.
 local function fetch_within_limits(q, fetching, want, limiter, tokens)
   local limits = G.limits(q, fetching, want, limiter, tokens, fetching.settings)
-  local flags = 0
-  if limits.paused then
-    flags = PAUSED
-  elseif limits.want > 0 then
-    if G.fetch(q, fetching, limits.want) then flags = EXHAUSTED end
-    if fetching.tells_starts then tell_starts(q, fetching.jobs) end
-    G.spend(q, limits, #fetching.jobs)
-  end
-  if flags == 0 and limits.limited and #fetching.jobs == limits.want then flags = LIMITED end
+  local flags = G.fetch_within(q, fetching, limits, G.fetch)
+  if fetching.tells_starts then tell_starts(q, fetching.jobs) end
   -- A worker that cannot fetch any job now waits until something new is pushed: on its channel, or in the stream.
   if flags ~= 0 and fetching.channel then
     G.register_channel(q, fetching.now, fetching.channel)

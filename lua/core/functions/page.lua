@@ -173,7 +173,7 @@ local function list_place(key, cursor)
   return 0
 end
 
-local function from_list(q, key, cursor, count, fields, prefix, next_cursor)
+local function from_list(q, key, prefix, next_cursor, cursor, count, fields)
   local rows, from = {}, list_place(key, cursor)
   local ids = redis.call('LRANGE', key, from, from + count - 1)
   for i = 1, #ids do read(q, fields, rows, ids[i], '') end
@@ -213,12 +213,8 @@ end
 
 -- Sources after the stream, by the prefix of their cursors.
 local AFTER_STREAM = {
-  ['l:'] = function(q, cursor, count, fields)
-    return from_list(q, q.lifo, cursor, count, fields, 'l:', 'p:0@')
-  end,
-  ['p:'] = function(q, cursor, count, fields)
-    return from_list(q, q.priority, cursor, count, fields, 'p:', 's:')
-  end,
+  ['l:'] = function(q, ...) return from_list(q, q.lifo, 'l:', 'p:0@', ...) end,
+  ['p:'] = function(q, ...) return from_list(q, q.priority, 'p:', 's:', ...) end,
   ['s:'] = function(q, cursor, count, fields)
     local rows, next_cursor = from_set(q, q.suspects, cursor, count, fields, '-inf')
     return rows, next_cursor ~= '' and 's:' .. next_cursor or (G.fair.used(q) and 'f:' or '')
@@ -288,6 +284,8 @@ local function group_waiting(q, cursor, count, fields)
   return rows, next_scan ~= '' and next_scan .. ':0:' or ''
 end
 
+local OTHERS = { waiting = waiting, active = active, ['group-waiting'] = group_waiting }
+
 G.export('page', { 'no-writes' }, function(q, r)
   local state, cursor, count, fields = r.state, r.cursor, r.count, r.fields
   fields.only = r.name or nil
@@ -298,12 +296,8 @@ G.export('page', { 'no-writes' }, function(q, r)
     rows, next_cursor = from_set(q, q[SETS[state]], cursor, count, fields, '-inf')
   elseif OWN[state] then
     rows, next_cursor = with_ranks(q, state, cursor, count, fields)
-  elseif state == 'waiting' then
-    rows, next_cursor = waiting(q, cursor, count, fields)
-  elseif state == 'active' then
-    rows, next_cursor = active(q, cursor, count, fields)
-  elseif state == 'group-waiting' then
-    rows, next_cursor = group_waiting(q, cursor, count, fields)
+  elseif OTHERS[state] then
+    rows, next_cursor = OTHERS[state](q, cursor, count, fields)
   else
     return redis.error_reply('ERR unknown state ' .. tostring(state))
   end

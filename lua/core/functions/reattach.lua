@@ -39,8 +39,7 @@ local function from_lists(q, fetching, known, want, rank)
 end
 
 local function from_stream(q, fetching, known, want, cursor)
-  local from = G.after(cursor)
-  local pending = G.pcall('XPENDING', q.stream, G.GROUP, from, '+', PAGE, fetching.consumer)
+  local pending = G.pcall('XPENDING', q.stream, G.GROUP, G.after(cursor), '+', PAGE, fetching.consumer)
   for _, p in ipairs(pending) do
     local entry = p[PENDING_ENTRY.id]
     if not known[entry] then

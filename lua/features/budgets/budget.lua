@@ -122,8 +122,7 @@ M.charge_finished = function(q, charges, finished, statuses)
     local number, key, usage = c[CHARGE.row], c[CHARGE.key], c[CHARGE.usage]
     local row, status = finished[number], statuses[number]
     local id = row[REPORT.id]
-    local ended = status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE
-    if ended and usage then
+    if G.has_ended(status) and usage then
       if not is_own(q, key) then
         G.outbox_put(q, 'budget', 'key', key, 'id', id, 'activation', G.int(row[REPORT.fence]), 'usage', cjson.encode(usage))
       elseif M.charge(q, key, id, usage) then
@@ -145,7 +144,5 @@ end
 M.delete = function(q, ids)
   local keys = {}
   for i = 1, #ids do keys[i] = q.P .. 'budget:' .. ids[i] end
-  for i = 1, #keys, 1000 do
-    redis.call('UNLINK', unpack(keys, i, math.min(i + 999, #keys)))
-  end
+  G.sum_of('UNLINK', keys)
 end

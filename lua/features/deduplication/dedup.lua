@@ -7,15 +7,6 @@
 local SWEEP_MAX, SWEEP_PER_ADD, RECHECK_MS = 1000, 2, 3600000
 local NO_MORE = {}
 
--- Delete the job that the newer one replaces, with all its keys, and continue its group.
-local function replace(q, id, h, now, quiet)
-  G.leave_scheduled(q, id, h)
-  G.groups.leave_group(q, id, h, now, true)
-  G.flows.child_ended(q, id, G.flows.REMOVED, 'replaced by a newer job', now)
-  G.purge(q, { id })
-  if not quiet then G.emit(q.events, 'removed', id) end
-end
-
 local function existing_job(q, dedup_id)
   local found = redis.call('HGET', q.dedup, dedup_id)
   return G.match(found, '^(.*):(%d+)$')
@@ -131,7 +122,7 @@ local function find_duplicate(q, dedup_id, mode, ttl, now, quiet, more)
   if not id then return nil end
   if more.replace then return replace_or_stage(q, id, h, quiet) end
   if mode == 'debounce' and (h.state == 'delayed' or h.state == 'prioritized') then
-    replace(q, id, h, now, quiet)
+    G.remove_job(q, id, 'replaced by a newer job', quiet)
     return 'replaced'
   end
   return 'skipped', id

@@ -13,7 +13,7 @@ G.scheduled_job = function(q, member)
   if not first or G.exists(q, member) then return member end
   local at = first
   for _ = 1, BARS_MAX do
-    if not at or redis.call('EXISTS', q.J .. string.sub(member, 1, at - 1)) == 1 then break end
+    if not at or G.exists(q, string.sub(member, 1, at - 1)) then break end
     at = string.find(member, '||', at + 1, true)
   end
   at = at or first

@@ -13,7 +13,6 @@
 -- A key that is served moves STEP / weight turns back. A key that joins starts nearly one such step behind the first of
 -- P:fair, so that a key which leaves after each job and comes back gains nothing.
 
-local SCORED = G.rows.scored
 local F = G.fair
 
 local FEATURE = 'fair-keys:0.2.0'
@@ -115,8 +114,8 @@ F.any_limited = function(q) return G.once(q, 'fair_limited', has_limits) end
 
 -- Let a part of the keys be served. Those that are in the ring already keep their turn.
 local function join_all(q, keys, from, to)
-  local head, turns, n = redis.call('ZRANGE', q.fair, 0, 0, 'WITHSCORES')[SCORED.score], {}, 0
-  local first, limited = head and G.num(head), F.any_limited(q)
+  local _, head = G.member_at(q.fair, 0)
+  local first, limited, turns, n = head and G.num(head), F.any_limited(q), {}, 0
   for i = from, to do
     local turn = first and first + (limited and F.step(F.limits(q, keys[i])) or STEP) - 1 or 0
     turns[n + 1], turns[n + 2], n, first = turn, keys[i], n + 2, first or 0
@@ -237,8 +236,7 @@ end
 F.place = function(q, id, key, priority, due, first)
   F.use(q)
   if due then
-    redis.call('ZADD', q.fair_delayed, G.score(G.clamped_time(due)), id)
-    if G.first(redis.call('ZRANGE', q.fair_delayed, 0, 0)) == id then G.wake(q, 1) end
+    G.add_delayed(q, q.fair_delayed, id, due)
     return 'delayed', ''
   end
   -- Priority 0 runs after all priorities.
@@ -294,7 +292,7 @@ end
 F.take_some = function(q, count)
   local ids = {}
   for _ = 1, count do
-    local key = #ids < count and G.first(redis.call('ZRANGE', q.fair_keys, 0, 0))
+    local key = #ids < count and G.member_at(q.fair_keys, 0)
     if not key then break end
     local found = redis.call('ZRANGE', F.queue_of(q, key), 0, count - #ids - 1)
     for i = 1, #found do

@@ -305,7 +305,7 @@ end
 F.finish = function(q, fetching)
   if not rawget(q, 'has_fair') then return end
   if fetching.fair_waits or rawget(q, 'fair_any_blocked') then
-    fetching.next_due = G.earlier(fetching.next_due, next_unblocked(q, fetching.now))
+    G.note_due(fetching, next_unblocked(q, fetching.now))
   end
   local freed = fetching.fair_freed
   local unused = freed and freed.count - (fetching.fair_fetched or 0) or 0

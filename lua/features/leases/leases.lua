@@ -66,20 +66,13 @@ local function backoff_of(opts, attempts)
   return math.min(delay, longest > 0 and longest or 10 * 365 * G.DAY_MS)
 end
 
-local function keep_of(rule)
-  if rule == true then return 1 end
-  if type(rule) == 'number' then return { whole(rule, 2147483647), 0 } end
-  if type(rule) ~= 'table' then return 0 end
-  return { whole(rule.count, 2147483647), whole(rule.age, 2147483647) }
-end
-
 -- Fail the attempt, as a worker would have reported it. It gets a new token, so that a later report is rejected.
 local function fail_attempt(q, run, id, lease, reason, kind)
   local key = q.J .. id
   local stored = G.pick(key, 'opts', 'attemptsMade', 'stacktrace')
   local opts, attempts = G.json(stored.opts), G.count_of(stored.attemptsMade) + 1
   local row = { KINDS.failed, id, lease.entry, lease.fence, lease.processed_on, reason, kind, stored.stacktrace or '[]',
-    whole(opts.attempts, 1000000), backoff_of(opts, attempts), keep_of(opts.removeOnFail),
+    whole(opts.attempts, 1000000), backoff_of(opts, attempts), G.rule_of(opts.removeOnFail),
     type(opts.fallbacks) == 'table' and 1 or 0 }
   if G.first(G.finish(q, run.fetching, { row }, run.quiet, run.no_metrics)) == G.FAILED then
     run.failed[#run.failed + 1] = id

@@ -82,7 +82,7 @@ end
 
 local function reduce_want(limits, fetching, left, wait)
   limits.want = math.max(0, left)
-  fetching.next_due = G.earlier(fetching.next_due, wait)
+  G.note_due(fetching, wait)
 end
 
 local function limit_concurrency(q, limits, text)
@@ -118,7 +118,7 @@ G.limits = function(q, fetching, want, limiter, tokens, settings)
   if tokens_wait then reduce_want(limits, fetching, 0, tokens_wait) end
   limits.limited = limits.want < want
   local ends_in = temporary and G.limit_ttl.next_end(temporary, fetching.now)
-  fetching.next_due = G.earlier(fetching.next_due, ends_in or -1)
+  G.note_due(fetching, ends_in or -1)
   return limits
 end
 
@@ -127,6 +127,19 @@ G.spend = function(q, limits, taken)
   local rate = limits.rate
   if not rate or taken == 0 then return end
   redis.call('HSET', q.rate, 'windowStart', G.int(rate.start), 'count', G.int(rate.count + taken))
+end
+
+local PAUSED_FLAG, EXHAUSTED, LIMITED = 1, 2, 4
+
+-- Fetch at most what the limits allow, by fetch(q, fetching, want). Return the flags of an exchange.
+G.fetch_within = function(q, fetching, limits, fetch)
+  if limits.paused then return PAUSED_FLAG end
+  local flags = 0
+  if limits.want > 0 then
+    if fetch(q, fetching, limits.want) then flags = EXHAUSTED end
+    G.spend(q, limits, #fetching.jobs)
+  end
+  return flags == 0 and limits.limited and #fetching.jobs == limits.want and LIMITED or flags
 end
 
 -- ------------------------------------------------------------------ tokens
@@ -141,8 +154,7 @@ end
 G.count_tokens = function(q, duration, now, tokens, statuses)
   local sum = 0
   for i = 1, #statuses do
-    local status = statuses[i]
-    if status ~= G.ALREADY and status ~= G.GONE and status ~= G.STALE then sum = sum + G.num(tokens[i]) end
+    if G.has_ended(statuses[i]) then sum = sum + G.num(tokens[i]) end
   end
   if sum == 0 then return end
   local key = counter(q, duration, now)

@@ -60,7 +60,7 @@ G.register_channel = function(q, now, channel)
   -- A dead process of a queue that gets no more jobs, is never removed by a push.
   redis.call('EXPIRE', q.wake_channels, KEPT_S)
   if added == 1 and redis.call('ZCARD', q.wake_channels) > REGISTERED_MAX then
-    redis.call('ZREM', q.wake_channels, G.first(redis.call('ZRANGE', q.wake_channels, 0, 0)))
+    redis.call('ZREM', q.wake_channels, (G.member_at(q.wake_channels, 0)))
   end
 end
 

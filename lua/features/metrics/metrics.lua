@@ -44,3 +44,9 @@ G.metric_of_job = function(key, now, processed_on)
   local started = tonumber(processed_on)
   G.metric(key, now, 1, started and math.max(0, now - started) or 0)
 end
+
+-- Count the jobs that a call has ended.
+G.metrics_of_call = function(q, b)
+  G.metric(q.metrics_completed, b.now, b.completed_n, b.completed_ms)
+  G.metric(q.metrics_failed, b.now, b.failed_n, b.failed_ms)
+end

@@ -1,7 +1,6 @@
 -- Fetch parked jobs of ordering groups that have free slots (a source of core/fetch.lua), and push the others to the
 -- stream.
 
-local SCORED = G.rows.scored
 
 -- Parked jobs that one call pushes to the stream.
 local PROMOTIONS_MAX = 1000
@@ -16,8 +15,8 @@ end
 local function next_parked(q, fetching, g)
   local M = G.groups
   if M.is_full(g) and not M.head_holds_slot(q, g) then return nil end
-  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-  local id, seq = head[SCORED.member], G.num(head[SCORED.score])
+  local id, score = G.member_at(g.queue, 0)
+  local seq = G.num(score)
   if not id or M.limited_until(q, g, fetching.now) then return nil end
   if g.nextSeq > 0 and seq > g.nextSeq then
     M.skip_marked(g)
@@ -109,8 +108,7 @@ local GROUPS_MAX = 100
 
 -- Return milliseconds until the rate limit of a group ends (0 = now), or -1.
 M.next_limited = function(q, now)
-  local head = redis.call('ZRANGE', q.ratelimited, 0, 0, 'WITHSCORES')
-  local score = head[SCORED.score]
+  local _, score = G.member_at(q.ratelimited, 0)
   return score and math.max(0, G.clamped_time(score) - now) or -1
 end
 

@@ -1,7 +1,6 @@
 -- Read and write the record of an ordering group: its fields, its sequence, its token bucket
 -- (docs/reference/data-model.md, "Fields of P:group:<key>"). A table `g` mirrors the hash; code that writes the hash
 -- also updates the mirror. Admission is in group_admit.lua, the start of parked jobs in group_promote.lua.
-local SCORED = G.rows.scored
 local M = G.groups
 
 -- Fields of groups with a limit.
@@ -200,13 +199,13 @@ end
 local function place_of(g, id, h)
   local score = score_of(id, h)
   if h.slot ~= '1' then return score end
-  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')[SCORED.score]
+  local _, head = G.member_at(g.queue, 0)
   return head and G.num(head) < score and G.num(head) - 1 or score
 end
 
 -- Return the highest score of a parked job; nil if none is parked.
 M.last_place = function(g)
-  local last = redis.call('ZRANGE', g.queue, -1, -1, 'WITHSCORES')[SCORED.score]
+  local _, last = G.member_at(g.queue, -1)
   return last and G.count_of(last, PLACES_MAX - 1)
 end
 

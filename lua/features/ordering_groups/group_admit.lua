@@ -39,13 +39,6 @@ local function charge(g, now, cost, holds, seq)
   if not holds then M.set_counters(g, g.active + 1, seq > 0 and seq >= g.nextSeq and seq + 1 or g.nextSeq) end
 end
 
-local function fail_for_cost(q, id, h, now)
-  G.end_failed(q, id, now, 'cost exceeds token bucket capacity', 'failed')
-  M.leave_group(q, id, h, now)
-  G.retain_failed(q, id, now)
-  return 'ERR:COST_EXCEEDS_CAPACITY'
-end
-
 -- Return nil if the job may become active (its group is charged), else the documented reply: then it is parked or has
 -- failed. The second value is the group as it is now. A job that already holds a slot (after a retry, a delay or a
 -- stall) keeps it while it is parked.
@@ -62,7 +55,10 @@ M.enter = function(q, id, h, now)
     M.park(q, g, id, h)
     return 'GROUP_FULL', g
   end
-  if g.tbCapacity > 0 and cost > g.tbCapacity then return fail_for_cost(q, id, h, now), g end
+  if g.tbCapacity > 0 and cost > g.tbCapacity then
+    G.end_job(q, id, now, 'cost exceeds token bucket capacity', 'failed')
+    return 'ERR:COST_EXCEEDS_CAPACITY', g
+  end
   local at, reply = limited(q, g, now, cost)
   if at then
     if holds then M.keep_slot(q, id, h) end

@@ -1,5 +1,4 @@
 -- Start parked jobs of a group: push them to the stream.
-local SCORED = G.rows.scored
 local M = G.groups
 
 local PROMOTIONS_MAX, STALE_MAX, HEADS_MAX = 1000, 20, 10
@@ -23,7 +22,7 @@ end
 
 -- Return whether the first parked job holds a slot, so that it may run even if the group is full.
 M.head_holds_slot = function(q, g)
-  local id = G.first(redis.call('ZRANGE', g.queue, 0, 0))
+  local id = G.member_at(g.queue, 0)
   return id ~= nil and redis.call('HGET', q.J .. id, 'slot') == '1'
 end
 
@@ -34,14 +33,13 @@ local function has_tokens(q, g, now)
   if now <= 0 or g.tbCapacity <= 0 then return true end
   local tokens = M.refill(g, now)
   for _ = 1, HEADS_MAX do
-    local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-    local id = head[SCORED.member]
+    local id, score = G.member_at(g.queue, 0)
     if not id then return false end
     local h = G.job_of(q, id)
     local cost = M.cost(h)
     if not h.state then
       redis.call('ZREM', g.queue, id)
-      M.mark_skip(g, G.count_of(head[SCORED.score]))
+      M.mark_skip(g, G.count_of(score))
     elseif cost > g.tbCapacity then
       fail_parked(q, g, id, now, h, 'cost exceeds token bucket capacity', 'failed')
     elseif tokens >= cost or g.tbRefillRate <= 0 then
@@ -61,14 +59,13 @@ local PROMOTED, DROPPED, STOP, RETURNED = 1, 2, 3, 4
 
 -- Promote the first parked job. free: slots for jobs without one.
 local function promote_head(q, g, now, expected, free)
-  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-  local id = head[SCORED.member]
+  local id, score = G.member_at(g.queue, 0)
   if not id then return STOP end
   local h = G.job_of(q, id)
   local seq = G.count_of(h.orderingSeq)
   if h.state ~= 'group-waiting' then
     redis.call('ZREM', g.queue, id)
-    if not h.state then M.mark_skip(g, G.count_of(head[SCORED.score])) end
+    if not h.state then M.mark_skip(g, G.count_of(score)) end
     return DROPPED
   end
   local holds = h.slot == '1'

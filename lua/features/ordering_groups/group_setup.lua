@@ -66,12 +66,6 @@ local function each_page(count, callback)
   for from = 1, count, PAGE do callback(from, math.min(from + PAGE - 1, count)) end
 end
 
-local function count_existing(keys)
-  local found = 0
-  each_page(#keys, function(from, to) found = found + redis.call('EXISTS', unpack(keys, from, to)) end)
-  return found
-end
-
 -- Read the sequences of groups. A group that has issued one and has a record has all its fields. One that is neither such
 -- nor quite new is read when a job joins it. last: the groups -> false. Return the turns.
 M.read_turns = function(q, names, last)
@@ -89,7 +83,7 @@ M.read_turns = function(q, names, last)
       end
     end
   end)
-  local all_there, none_there = count_existing(issued) == #issued, count_existing(unused) == 0
+  local all_there, none_there = G.sum_of('EXISTS', issued) == #issued, G.sum_of('EXISTS', unused) == 0
   for i = 1, all_there and none_there and 0 or #names do
     local n = last[names[i]]
     if n == 0 and not none_there or n and n > 0 and not all_there then last[names[i]] = false end

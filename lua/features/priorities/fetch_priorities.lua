@@ -7,11 +7,6 @@ local BANDS_MAX = G.PRIORITY_MAX + 1
 -- Priorities read to find out whether a job is due.
 local BANDS_PEEKED = 256
 
--- Read members of the set from score `from`: many of a priority with due jobs, one to find the next such priority.
-local function read_band(q, from, limit)
-  return redis.call('ZRANGEBYSCORE', q.scheduled, from, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, limit)
-end
-
 -- Fetch due members of one priority from `found`. Return how many were read, how many fetched, and the next priority
 -- to read if this one has no more due members. budget: how many may be read.
 local function fetch_band(q, fetching, found, free, budget)
@@ -20,7 +15,7 @@ local function fetch_band(q, fetching, found, free, budget)
     local band_here, at = G.band_of(found[i + 1])
     if band_here ~= band then return examined, fetched, band_here end
     if at > fetching.now then
-      fetching.next_due = G.earlier(fetching.next_due, at - fetching.now)
+      G.note_due(fetching, at - fetching.now)
       return examined, fetched, band + 1
     end
     if fetching.bytes >= G.REPLY_BYTES or fetched >= free or examined >= budget then return examined, fetched end
@@ -38,7 +33,8 @@ G.sources.priorities = function(q, fetching, free)
   local from, budget, limit = G.int(G.BAND), free + G.REJECTIONS_MAX, free
   for _ = 1, BANDS_MAX + budget do
     if free <= 0 or budget <= 0 or fetching.bytes >= G.REPLY_BYTES then return false end
-    local found = read_band(q, from, limit + 1)
+    -- Many of a priority with due jobs, one to find the next such priority.
+    local found = redis.call('ZRANGEBYSCORE', q.scheduled, from, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, limit + 1)
     if #found == 0 then return true end
     local first, at = G.band_of(found[SCORED.score])
     if at <= fetching.now then found = G.in_order(q.scheduled, found, limit, first * G.BAND + fetching.now) end
@@ -54,7 +50,7 @@ end
 G.priority_is_due = function(q, now)
   local from = G.int(G.BAND)
   for _ = 1, BANDS_PEEKED do
-    local band, at = G.band_of(read_band(q, from, 1)[SCORED.score])
+    local band, at = G.scheduled_from(q.scheduled, from)
     if not band then return false end
     if at <= now then return true end
     from = G.int((band + 1) * G.BAND)

@@ -55,8 +55,7 @@ end
 -- Delay a job until `due`. Return its state.
 R.delay = function(q, id, due)
   G.use_feature(q, R.FEATURE)
-  redis.call('ZADD', q.delayed_own, G.int(G.clamped_time(due)), id)
-  if G.first(redis.call('ZRANGE', q.delayed_own, 0, 0)) == id then G.wake(q, 1) end
+  G.add_delayed(q, q.delayed_own, id, due)
   return 'delayed'
 end
 

@@ -30,7 +30,7 @@ end
 G.delete_records = function(q, ids)
   local keys, J = {}, q.J
   for i = 1, #ids do keys[i] = J .. ids[i] end
-  if #keys > 0 then redis.call('UNLINK', unpack(keys)) end
+  G.sum_of('UNLINK', keys)
 end
 
 -- A job that has not ended (a peer retried it and left it in the index) is only removed from the index.
@@ -45,6 +45,25 @@ local function purge_from(q, zset, ids)
   G.results.before_delete(q, ended)
   G.purge(q, ended)
   redis.call('ZREM', zset, unpack(ids))
+end
+
+-- Delete members of the index of a terminal state; the job of one that is in another state stays. Return the ids of the
+-- deleted jobs, and how many members were removed.
+G.delete_ended = function(q, index, state, members, now)
+  local ids = {}
+  if #members == 0 then return ids, 0 end
+  for _, id in ipairs(members) do
+    local h = G.pcall('HMGET', q.J .. id, 'state', 'parentId', 'parentIds')
+    local is_in, parent, parents = unpack(h)
+    if not h.err and (not is_in or is_in == state) then ids[#ids + 1] = id end
+    -- Its parents are already notified, unless a peer failed it.
+    if state == 'failed' and is_in == state and (parent or parents) then
+      G.flows.child_ended(q, id, G.flows.REMOVED, 'failed', now)
+    end
+  end
+  G.results.before_delete(q, ids)
+  G.purge(q, ids)
+  return ids, redis.call('ZREM', index, unpack(members))
 end
 
 -- keep: nil keeps all; {count, age_seconds} keeps the newest `count` (0 = any number) younger than `age` (0 = any).
@@ -62,27 +81,24 @@ G.retain = function(q, zset, keep, now)
   end
 end
 
--- Return the rule in a job's options, in the form of `retain`; true = delete the job immediately; nil = keep it.
-local function rule_of(opts)
-  if not opts or not string.find(opts, '"removeOnFail"', 1, true) then return nil end
-  local given = G.json(opts).removeOnFail
-  if given == true then return true end
-  if type(given) == 'number' then given = { count = given } end
-  if type(given) ~= 'table' then return nil end
-  local count, age = G.count_of(given.count), G.count_of(given.age)
-  if count == 0 and age == 0 then return nil end
-  return { count, age }
+-- Return the rule of an option, as a report has it: {count, age s}, 1 = delete the job immediately, 0 = keep it.
+G.rule_of = function(option)
+  if option == true then return 1 end
+  if type(option) == 'number' then option = { count = option } end
+  return type(option) == 'table' and { G.count_of(option.count), G.count_of(option.age) } or 0
 end
 
 -- Apply the retention of a job that failed without a worker reporting its rule: stalled, expired, revoked. Its record
 -- must not be written after this.
 G.retain_failed = function(q, id, now)
-  local rule = rule_of(redis.call('HGET', q.J .. id, 'opts'))
-  if rule == true then
+  local opts = redis.call('HGET', q.J .. id, 'opts') or ''
+  if not string.find(opts, '"removeOnFail"', 1, true) then return end
+  local rule = G.rule_of(G.json(opts).removeOnFail)
+  if rule == 1 then
     redis.call('ZREM', q.failed, id)
     G.results.left(q, 1)
     G.purge(q, { id })
-  elseif rule then
+  elseif rule ~= 0 then
     G.retain(q, q.failed, rule, now)
   end
 end

@@ -88,7 +88,6 @@ local function become_host(q, fetching, mode)
   redis.call('SET', q.suspect_host, fetching.consumer .. '|' .. till .. '|' .. mode, 'PX', 2 * HOST_MS)
 end
 
-local function set_next_due(fetching, wait) fetching.next_due = G.earlier(fetching.next_due, wait) end
 
 local function is_empty(q, fetching)
   if not fetching.held or fetching.held[HELD.jobs] > 0 or #fetching.jobs > 0 then return false end
@@ -120,7 +119,7 @@ local function fetch_alone(q, fetching)
   if host and host.wait > 0 then
     if host.name ~= fetching.consumer then return false end
     if not is_empty(q, fetching) then
-      set_next_due(fetching, host.wait)
+      G.note_due(fetching, host.wait)
       return true
     end
   end
@@ -137,7 +136,7 @@ local function fetch_alone(q, fetching)
   local empty = is_empty(q, fetching)
   if empty and not fetch(q, fetching, id) then return false end
   become_host(q, fetching, empty and 'run' or 'drain')
-  set_next_due(fetching, HOST_MS)
+  G.note_due(fetching, HOST_MS)
   return true
 end
 
@@ -157,7 +156,7 @@ end
 local function fetch_leased(q, fetching)
   local host = host_of(q, fetching.now)
   if host and host.wait > 0 then return false end
-  local id = G.first(redis.call('ZRANGE', q.suspects, 0, 0))
+  local id = G.member_at(q.suspects, 0)
   return id ~= nil and fetch(q, fetching, id)
 end
 

@@ -136,7 +136,7 @@ G.export('restore_jobs', {}, G.for_operators(function(q, r)
   for _, row in ipairs(r.rows) do
     local id, fields = row[ROW.id], row[ROW.fields]
     local key = q.J .. id
-    if redis.call('EXISTS', key) == 0 or redis.call('HGET', key, MARK) == r.backup then
+    if not G.exists(q, id) or redis.call('HGET', key, MARK) == r.backup then
       G.in_parts('HSET', key, fields)
       local h = G.pick(key, 'state', 'finishedOn')
       if G.TERMINAL[h.state] then

@@ -62,6 +62,12 @@ S.ack = function(q, group, entries, own)
   if #own > 0 then G.pcall('XDEL', q.stream, unpack(own)) end
 end
 
+-- Fail a message finally for this subscription only, without a report of a worker. kind: of the dead letter.
+S.end_failed = function(q, group, id, kind, reason, entry, fence, now)
+  G.dead_message(q, group, id, kind, reason, entry, fence, S.attempts(q, id, group))
+  S.write_record(q, id, group, 0, 'state', 'failed', 'failedReason', reason, 'finishedOn', G.int(now))
+end
+
 -- Report a message that this subscription can no longer receive.
 S.report_trimmed = function(q, group, id, entry)
   G.emit(q.events, 'trimmed', id or '', 'subscription', group, 'entry', entry)

@@ -38,8 +38,8 @@ local function acknowledge(t, entry, alone)
 end
 
 local function drop(t, id, entry, alone, why)
-  acknowledge(t, entry, alone)
-  t.dropped[#t.dropped + 1] = G.new.dropped({ entry = entry, id = id or '', reason = why })
+  if alone then t.own[#t.own + 1] = entry end
+  G.drop(t, id, entry, why)
 end
 
 -- Return why the message must not run; nil if it may.
@@ -50,10 +50,8 @@ local function reject_reason(q, h, now)
   return nil
 end
 
--- Fail the message for this subscription only.
 local function reject(q, t, id, entry, why, fence)
-  G.dead_message(q, t.group, id, why, why, entry, fence, S.attempts(q, id, t.group))
-  S.write_record(q, id, t.group, 0, 'state', 'failed', 'failedReason', why, 'finishedOn', G.int(t.now))
+  S.end_failed(q, t.group, id, why, why, entry, fence, t.now)
   if not t.quiet then G.emit(q.events, why == 'malformed' and 'failed' or why, id, 'subscription', t.group) end
 end
 

@@ -93,8 +93,6 @@ S.finish = function(q, now, consumer, group, rows, quiet, no_metrics)
   end
   S.ack(q, group, b.acked, b.own)
   if b.completed_n > 0 and not quiet then G.pcall('XTRIM', q.events, 'MAXLEN', '~', G.events_kept(q.events)) end
-  if no_metrics then return statuses end
-  G.metric(q.metrics_completed, now, b.completed_n, b.completed_ms)
-  G.metric(q.metrics_failed, now, b.failed_n, b.failed_ms)
+  if not no_metrics then G.metrics_of_call(q, b) end
   return statuses
 end

@@ -11,7 +11,7 @@ local TOKENS = G.rows.tokens
 local S = G.subscriptions
 
 local PROMOTE_MAX, WANT_MAX = 200, 1000
-local PAUSED, EXHAUSTED, LIMITED, OUTBOX_PENDING = 1, 2, 4, 8
+local OUTBOX_PENDING = 8
 
 local function last_of(key)
   local found = G.pcall('XREVRANGE', key, '+', '-', 'COUNT', 1)
@@ -21,18 +21,11 @@ end
 
 local function fetch_within_limits(q, t, want, limiter, tokens)
   local limits = G.limits(q, t, want, limiter, tokens, t.settings)
-  if limits.paused then return PAUSED end
-  if limits.concurrency then -- the limit applies per subscription
+  if limits.concurrency and not limits.paused then -- the limit applies per subscription
     limits.want = math.min(limits.want, math.max(0, limits.concurrency - S.active_count(q, t.group)))
     limits.limited = limits.want < want
   end
-  local flags = 0
-  if limits.want > 0 then
-    if S.fetch(q, t, limits.want) then flags = EXHAUSTED end
-    G.spend(q, limits, #t.jobs)
-  end
-  if flags == 0 and limits.limited and #t.jobs == limits.want then flags = LIMITED end
-  return flags
+  return G.fetch_within(q, t, limits, S.fetch)
 end
 
 G.export('broadcast_exchange', { 'allow-oom' }, function(q, args)

@@ -36,8 +36,7 @@ end)
 
 G.export('broadcast_reattach', { 'allow-oom' }, function(q, r)
   local t, known = S.fetching(G.now(q), r.consumer, r.group, false, r.start, r.quiet), G.positions(r.known)
-  local from = G.after(r.cursor)
-  local pending = G.pcall('XPENDING', q.stream, t.group, from, '+', REATTACH_PAGE, t.consumer)
+  local pending = G.pcall('XPENDING', q.stream, t.group, G.after(r.cursor), '+', REATTACH_PAGE, t.consumer)
   local full, last = false, r.cursor
   for _, p in ipairs(pending) do
     full = #t.jobs >= r.want
@@ -57,8 +56,7 @@ local function recover(q, run, id, alone, p)
   local stalls = G.bump(key, 'stalled')
   S.write_record(q, id, run.group, 0, 'stalled', stalls)
   if stalls > G.stalled_policy.max_stalled(q, run, p[PENDING_ENTRY.consumer]) then
-    G.dead_message(q, run.group, id, 'stalled', STALLED, entry, S.fence(deliveries, alone), S.attempts(q, id, run.group))
-    S.write_record(q, id, run.group, 0, 'state', 'failed', 'failedReason', STALLED, 'finishedOn', G.int(run.now))
+    S.end_failed(q, run.group, id, 'stalled', STALLED, entry, S.fence(deliveries, alone), run.now)
     S.ack(q, run.group, { entry }, alone and { entry } or {})
     G.emit(q.events, 'failed', id, 'failedReason', STALLED, 'subscription', run.group)
     G.metric(q.metrics_failed, run.now, 1, 0)
@@ -100,8 +98,7 @@ G.export('broadcast_recover_stalled', { 'allow-oom' }, function(q, r)
   if r.cursor == '' then
     G.sweep_after_workers(q, run, run.group)
   end
-  local from = G.after(r.cursor)
-  local cursor = G.each_idle(q, run.group, run.lock, from, RECOVER_PAGE, function(p) check_pending(q, run, p) end)
+  local cursor = G.each_idle(q, run.group, run.lock, G.after(r.cursor), RECOVER_PAGE, function(p) check_pending(q, run, p) end)
   if #run.recovered > 0 then G.wake(q, 1) end
   return {
     recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1,

@@ -36,29 +36,28 @@ local function count_fair(q)
   return n
 end
 
+local function add(rows, name, actual, expected)
+  rows[#rows + 1] = G.new.wrong_counter({ name = name, actual = actual, expected = expected })
+end
+
 local function check_fair(q, rows)
   if not G.fair.used(q) then return end
   local count, actual = G.num(G.pcall('HGET', q.fair_state, 'waiting')), count_fair(q)
   if not actual or count == actual then return end
-  rows[#rows + 1] = G.new.wrong_counter({ name = 'fair-waiting', actual = count, expected = actual })
+  add(rows, 'fair-waiting', count, actual)
 end
 
 C.find_wrong_counters = function(q, r)
   local rows = {}
   local count, actual = G.count_of(redis.call('GET', q.list_active)), without_entry(q, r.others)
   if count < actual or (count > actual and r.peers == 0) then
-    rows[#rows + 1] = G.new.wrong_counter({ name = 'list-active', actual = count, expected = actual })
+    add(rows, 'list-active', count, actual)
   end
   local last = G.num(redis.call('GET', q.id))
-  if G.has_lost_channels(q) then
-    local registered = redis.call('ZCARD', q.wake_channels)
-    rows[#rows + 1] = G.new.wrong_counter({ name = 'wake-channels', actual = 0, expected = registered })
-  end
+  if G.has_lost_channels(q) then add(rows, 'wake-channels', 0, redis.call('ZCARD', q.wake_channels)) end
   check_fair(q, rows)
-  if r.top > last then rows[#rows + 1] = G.new.wrong_counter({ name = 'id', actual = last, expected = r.top }) end
+  if r.top > last then add(rows, 'id', last, r.top) end
   return rows
 end
 
-G.export('check_counters', { 'no-writes' }, function(q, r)
-  return C.find_wrong_counters(q, r)
-end)
+G.export('check_counters', { 'no-writes' }, C.find_wrong_counters)

@@ -11,7 +11,6 @@
 -- kind: slots, sequence, counter, parked
 -- Bound: three reads per id, one per gap; the caller sends at most 1,000 of each.
 
-local SCORED = G.rows.scored
 local C = G.checks
 local M = G.groups
 
@@ -56,8 +55,7 @@ end
 -- Return whether parked jobs could run and nothing will start them.
 local function is_stuck(q, g)
   if redis.call('ZSCORE', q.ratelimited, g.name) then return false end
-  local head = redis.call('ZRANGE', g.queue, 0, 0, 'WITHSCORES')
-  local id, score = head[SCORED.member], head[SCORED.score]
+  local id, score = G.member_at(g.queue, 0)
   if not id then return false end
   local h = G.job_of(q, id)
   if h.slot == '1' then return true end

@@ -108,7 +108,7 @@ G.export('check_keys', { 'no-writes' }, function(q, r)
     elseif suffix == 'results' then
       lost = G.results.is_orphan(q)
     else
-      lost = redis.call('EXISTS', q.J .. string.match(suffix, ':(.*)$')) == 0
+      lost = not G.exists(q, string.match(suffix, ':(.*)$'))
     end
     if lost then orphans[#orphans + 1] = suffix end
   end

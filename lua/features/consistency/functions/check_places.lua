@@ -62,16 +62,16 @@ local function pending(p, cursor, count)
   return #page == count and page[count][PENDING_ENTRY.id] or ''
 end
 
-local function list(p, cursor, count)
+local function list(p, cursor, count, key)
   local from = tonumber(cursor) or 0
-  local ids = redis.call('LRANGE', p.q.P .. p.source, from, from + count - 1)
+  local ids = redis.call('LRANGE', key, from, from + count - 1)
   for _, id in ipairs(ids) do
     if not check(p, id, '') then mark_seen(p, id, p.source) end
   end
   return #ids == count and G.int(from + count - OVERLAP) or ''
 end
 
-local function set(p, key, cursor, count)
+local function set(p, cursor, count, key)
   local command = SCANS[p.source] or 'ZSCAN'
   if command == 'SSCAN' and redis.call('TYPE', key).ok == 'zset' then return '' end -- of an older build
   local found, after = G.scan(command, key, cursor, count)
@@ -92,24 +92,15 @@ local function dedup(p, cursor, count)
   return after
 end
 
+local READ = { stream = stream, pending = pending, lifo = list, priority = list, ['dedup-expiry'] = dedup }
+
 G.export('check_places', { 'no-writes' }, function(q, r)
   local source, cursor, count = r.source, r.cursor, r.count
   local group = string.match(source, '^groupq:(.*)$')
   local fair = string.match(source, '^fairq:(.*)$')
   local p = { q = q, source = group and 'groupq' or fair and 'fairq' or source, rows = {}, seen = {} }
-  local after
-  if source == 'stream' then
-    after = stream(p, cursor, count)
-  elseif source == 'pending' then
-    after = pending(p, cursor, count)
-  elseif source == 'lifo' or source == 'priority' then
-    after = list(p, cursor, count)
-  elseif source == 'dedup-expiry' then
-    after = dedup(p, cursor, count)
-  elseif C.FITS[p.source] then
-    after = set(p, q.P .. source, cursor, count)
-  else
-    return redis.error_reply('ERR unknown place ' .. source)
-  end
+  local read = READ[source] or C.FITS[p.source] and set
+  if not read then return redis.error_reply('ERR unknown place ' .. source) end
+  local after = read(p, cursor, count, q.P .. source)
   return { rows = p.rows, seen = p.seen, cursor = after }
 end)

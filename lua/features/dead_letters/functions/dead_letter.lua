@@ -42,6 +42,11 @@ local function queue_for(q, kind, subscription)
   return nil
 end
 
+local function put(q, name, id, kind, reason, h, activation, attempts, ...)
+  G.outbox_put(q, 'dead', 'to', name, 'id', id, 'activation', activation, 'why', kind, 'name', h.name or '',
+    'data', h.data or '', 'reason', reason, 'attempts', G.int(attempts), ...)
+end
+
 -- Call this before the job's record is marked as failed, since `attemptsMade` must be that of its last activation.
 -- history: its failed attempts (features/failures), nil = none.
 -- fence: of the failed attempt; nil = the failure was not an attempt, and gets a number of its own.
@@ -49,11 +54,9 @@ G.dead_letter = function(q, id, event, reason, fence, history)
   local kind = not fence and BY_REASON[reason] or event
   local name = queue_for(q, kind, '')
   if not name then return end
-  local key = q.J .. id
-  local h = G.pick(key, 'name', 'data', 'attemptsMade', 'opts', 'ownKeys')
+  local h = G.pick(q.J .. id, 'name', 'data', 'attemptsMade', 'opts', 'ownKeys')
   local tags = string.find(h.opts or '', '"tags"', 1, true) and { 'opts', h.opts } or {}
-  G.outbox_put(q, 'dead', 'to', name, 'id', id, 'activation', G.int(fence or G.bump(key, 'fence')), 'why', kind,
-    'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(G.count_of(h.attemptsMade)),
+  put(q, name, id, kind, reason, h, G.int(fence or G.bump(q.J .. id, 'fence')), G.count_of(h.attemptsMade),
     'failedAttempts', history or '', 'ownKeys', h.ownKeys or '', unpack(tags))
 end
 
@@ -61,9 +64,8 @@ end
 G.dead_message = function(q, group, id, kind, reason, entry, fence, attempts)
   local name = queue_for(q, kind, group)
   if not name then return end
-  local h = G.pick(q.J .. id, 'name', 'data')
-  G.outbox_put(q, 'dead', 'to', name, 'id', id, 'activation', group .. '|' .. entry .. '|' .. G.int(fence), 'why', kind,
-    'name', h.name or '', 'data', h.data or '', 'reason', reason, 'attempts', G.int(attempts), 'subscription', group)
+  put(q, name, id, kind, reason, G.pick(q.J .. id, 'name', 'data'), group .. '|' .. entry .. '|' .. G.int(fence), attempts,
+    'subscription', group)
 end
 
 -- Delete the setting of a deleted subscription.

@@ -24,10 +24,9 @@ F.count = function(q, reason, name, now)
   end
 end
 
-local SCORED = G.rows.scored
 local function time_at(q, position)
-  local found = redis.call('ZRANGE', q.failed, position, position, 'WITHSCORES')
-  return found[SCORED.score] and G.num(found[SCORED.score], -1) or -1
+  local _, at = G.member_at(q.failed, position)
+  return G.num(at, -1)
 end
 
 local COUNTS_MAX = 3000

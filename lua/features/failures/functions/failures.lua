@@ -59,18 +59,10 @@ G.export('failures_page', { 'no-writes' }, function(q, r)
   return { rows = rows, cursor = cursor }
 end)
 
--- Delete failed jobs with all their keys.
+-- Delete failed jobs with all their keys. Return how many there were.
 F.purge = function(q, ids, now)
-  if #ids == 0 then return end
-  for _, id in ipairs(ids) do
-    local parent, parents = unpack(redis.call('HMGET', q.J .. id, 'parentId', 'parentIds'))
-    -- Its parents are already notified, unless a peer failed it.
-    if parent or parents then G.flows.child_ended(q, id, G.flows.REMOVED, 'failed', now) end
-  end
-  G.results.before_delete(q, ids)
-  G.purge(q, ids)
-  redis.call('ZREM', q.failed, unpack(ids))
-  G.pcall('ZREM', q.failure_retries, unpack(ids))
+  if #ids > 0 then G.pcall('ZREM', q.failure_retries, unpack(ids)) end
+  return #G.delete_ended(q, q.failed, 'failed', ids, now)
 end
 
 -- Return whether the job was requeued: no other job has its deduplication id.

@@ -89,14 +89,7 @@ local function delete_old(q, policy, now)
     ids = redis.call('ZRANGEBYSCORE', q.failed, '-inf', G.int(now - policy.age), 'LIMIT', 0, BATCH)
   end
   if excess > #ids then ids = redis.call('ZRANGE', q.failed, 0, math.min(excess, BATCH) - 1) end
-  local ended = {}
-  for _, id in ipairs(ids) do
-    local state = G.pcall('HGET', q.J .. id, 'state')
-    -- A job that a peer has requeued and left in the set is only removed from it.
-    if state == 'failed' or not state then ended[#ended + 1] = id else redis.call('ZREM', q.failed, id) end
-  end
-  F.purge(q, ended, now)
-  return #ended, #ids == BATCH
+  return F.purge(q, ids, now), #ids == BATCH
 end
 
 G.export('run_failure_policy', { 'allow-oom' }, function(q, r)

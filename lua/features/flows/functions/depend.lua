@@ -153,13 +153,8 @@ G.export('remove_dependency', { 'allow-oom' }, function(q, r)
 end)
 
 G.export('withdraw_dependent', { 'allow-oom' }, function(q, r)
-  local id, now = r.id, G.now(q)
-  local h = G.pick(q.J .. id, 'state', 'groupKey', 'orderingSeq', 'slot', 'processedOn')
+  local h = G.pick(q.J .. r.id, 'state', 'processedOn')
   if h.state ~= 'waiting-children' or h.processedOn then return 0 end
-  redis.call('ZREM', q.waiting_children, id)
-  if h.groupKey then G.groups.leave_group(q, id, h, now, true) end
-  F.child_ended(q, id, F.REMOVED, 'removed', now)
-  G.purge(q, { id })
-  G.emit(q.events, 'removed', id)
+  G.remove_job(q, r.id, 'removed')
   return 1
 end)

@@ -197,6 +197,8 @@ local function identify(f, rows)
   end
 end
 
+local function reply(now, ids, refused) return { now = now, ids = ids, refused = refused } end
+
 G.export('flow_add', {}, function(q, r)
   local outdated = G.layout.check(q, r.layout)
   if outdated then return outdated end
@@ -204,14 +206,12 @@ G.export('flow_add', {}, function(q, r)
   local f = { q = q, now = now, token = token, quiet = r.quiet, flow = r.flow, members = {} }
   local mark = q.P .. 'flow-mark:' .. token
   local done = token ~= '' and G.num(redis.call('GET', mark)) or -1
-  if done >= G.flows.WITHDRAWN_MARK then
-    return { now = now, ids = {}, refused = G.new.refused({ row = 1, reason = 'withdrawn' }) }
-  end
+  if done >= G.flows.WITHDRAWN_MARK then return reply(now, {}, G.new.refused({ row = 1, reason = 'withdrawn' })) end
   if done >= number then
-    return { now = now, ids = {}, refused = false }
+    return reply(now, {}, false)
   end
   local rejected = reject_reason(q, token, number, rows)
-  if rejected then return { now = now, ids = {}, refused = rejected } end
+  if rejected then return reply(now, {}, rejected) end
   identify(f, rows)
   write_budget(f, r.budget)
   write_rows(f, rows)
@@ -223,5 +223,5 @@ G.export('flow_add', {}, function(q, r)
     G.record_temporary(q, 'flow-mark:' .. token, now, MARK_MS)
   end
   if r.mark then G.mark_durable(q, r.mark) end
-  return { now = now, ids = token == '' and f.ids or {}, refused = false }
+  return reply(now, token == '' and f.ids or {}, false)
 end)

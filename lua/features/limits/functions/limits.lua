@@ -23,13 +23,12 @@ local function end_of(now, ttl) return ttl > 0 and now + ttl or 0 end
 
 G.export('limit_queue', { 'allow-oom' }, function(q, r)
   local concurrency, rate, now = r.concurrency, r.rate, G.now(q)
-  local found = redis.call('HMGET', q.meta, 'temporaryLimits', 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration')
-  local temporary, before, max_before, ms_before = unpack(found)
+  local temporary = redis.call('HGET', q.meta, 'temporaryLimits')
   if r.ttl > 0 then G.note_clock(q, now) end
   local t = T.read(temporary) or { till = 0, concurrency = 0, rate_till = 0, max = 0, duration = 0 }
-  if T.expire(q, t, now) then
-    before, max_before, ms_before = unpack(redis.call('HMGET', q.meta, 'globalConcurrency', 'rateLimitMax', 'rateLimitDuration'))
-  end
+  T.expire(q, t, now)
+  local before, max_before, ms_before = unpack(redis.call('HMGET', q.meta, 'globalConcurrency', 'rateLimitMax',
+    'rateLimitDuration'))
   if concurrency then
     if t.till == 0 then t.concurrency = G.count_of(before) end
     t.till = end_of(now, r.ttl)

@@ -81,16 +81,14 @@ local function first_of(key, start) return G.first(G.pcall('ZRANGE', key, start,
 local function scheduled_age(q, now, age)
   local beyond = G.pcall('ZCOUNT', q.scheduled, G.SCHEDULED_END, '+inf')
   if type(beyond) ~= 'number' then return age end
-  local last = redis.call('ZRANGE', q.scheduled, -1 - beyond, -1 - beyond, 'WITHSCORES')
-  local band = G.band_of(last[SCORED.score])
+  local _, last = G.member_at(q.scheduled, -1 - beyond)
+  local band = G.band_of(last)
   if not band or band == 0 then return age end
-  local low = G.band_start(band)
-  local first = redis.call('ZRANGEBYSCORE', q.scheduled, low, G.BELOW_SCHEDULED_END, 'WITHSCORES', 'LIMIT', 0, 1)
-  local _, due = G.band_of(first[SCORED.score])
+  local _, due, first = G.scheduled_from(q.scheduled, G.band_start(band))
   if due > now then return age end
-  if due < CLOCK_FROM then return job_age(q, now, age, first[SCORED.member]) end
+  if due < CLOCK_FROM then return job_age(q, now, age, first) end
   -- The score of a job that was ready when it was added has the time of a clock that lags (core/enqueue.lua).
-  if redis.call('HGET', q.J .. first[SCORED.member], 'delay') == '0' then return job_age(q, now, age, first[SCORED.member]) end
+  if redis.call('HGET', q.J .. first, 'delay') == '0' then return job_age(q, now, age, first) end
   return older(age, now, due)
 end
 

@@ -61,7 +61,7 @@ local function unnumbered(q)
   return redis.call('ZCARD', q.completed) + redis.call('ZCARD', q.failed) + left - last
 end
 
-local function end_of(q, state, rank) return G.first(redis.call('ZRANGE', q[state], rank, rank)) end
+local function end_of(q, state, rank) return (G.member_at(q[state], rank)) end
 
 local function newest_has_number(q, settings, state)
   local id = end_of(q, state, -1)
@@ -130,6 +130,7 @@ G.export('results_find', { 'allow-oom' }, function(q, r)
   return { cursor = after, found = found }
 end)
 
+local function number_of(entry) return tonumber(string.sub(entry[STREAM_ENTRY.id], 3)) end
 local function entry_id(number) return '0-' .. G.int(number) end
 
 local function job_at(q, number)
@@ -170,7 +171,7 @@ G.export('results_page', { 'no-writes' }, function(q, r)
       end
     end
   end
-  if #entries > 0 then last = tonumber(string.sub(entries[#entries][STREAM_ENTRY.id], 3)) end
+  if #entries > 0 then last = number_of(entries[#entries]) end
   return { rows = rows, scanned = #entries, last = last, removed = removed }
 end)
 
@@ -179,9 +180,9 @@ G.export('results_since', { 'no-writes' }, function(q, r)
   local last = r.after
   for i = 1, #entries do
     if G.num(entries[i][STREAM_ENTRY.fields][AT]) >= r.at then
-      return { number = tonumber(string.sub(entries[i][STREAM_ENTRY.id], 3)) - 1, done = 1 }
+      return { number = number_of(entries[i]) - 1, done = 1 }
     end
-    last = tonumber(string.sub(entries[i][STREAM_ENTRY.id], 3))
+    last = number_of(entries[i])
   end
   return { number = last, done = #entries < math.min(r.count, COUNT_MAX) and 1 or 0 }
 end)

@@ -130,9 +130,10 @@ G.export('schedulers_due', { 'allow-oom' }, function(q, r)
   G.follow_clock(q, now)
   local revision = redis.call('HGET', q.meta, 'schedulesRev')
   local flag = revision and G.schedulers_flag(revision) or 0
+  local function idle(wait) return { now = now, rows = {}, wait = wait, revision = flag, leader = led_by(q, holder) } end
   if redis.call('EXISTS', q.schedulers, q.schedulers_own) == 0 then
     redis.call('UNLINK', q.schedulers_due, q.schedulers_ended)
-    return { now = now, rows = {}, wait = SCAN_MS, revision = flag, leader = led_by(q, holder) }
+    return idle(SCAN_MS)
   end
   local scan_at = tonumber(redis.call('ZSCORE', q.schedulers_due, NEXT_SCAN))
   if not scan_at or scan_at <= now or scan_at > now + SCAN_MS then scan_hashes(q, now) end
@@ -145,7 +146,7 @@ G.export('schedulers_due', { 'allow-oom' }, function(q, r)
     wait = M.is_ticking(q) and BUSY_MS or claimed_for(q, holder)
     if wait == 0 then return { now = now, rows = rows, wait = 0, revision = flag, leader = holder } end
   end
-  return { now = now, rows = {}, wait = wait, revision = flag, leader = led_by(q, holder) }
+  return idle(wait)
 end)
 
 local function store(q, name, home, text, due)

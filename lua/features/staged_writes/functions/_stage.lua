@@ -46,6 +46,9 @@ S.read = function(q, r)
   return w, S.state(q, w, r.query, r.batch)
 end
 
+-- id: of the job or the attempt, or the ballot, that explains the state.
+S.reply = function(state, id) return { state = state, id = id or '' } end
+
 S.ballot = function(w) return redis.call('HGET', w.manifest, 'ballot') or '' end
 
 S.number_of = function(ballot) return G.count_of(string.match(ballot, '^%d+')) end
@@ -66,10 +69,11 @@ S.count_commit = function(q)
   redis.call('SET', q.last_write, G.int(math.max(G.now(q), S.last_commit(q) + 1)), 'PX', STAMP_KEEP)
 end
 
--- Count a change, so that a cleanup that was planned before it is rejected.
-S.touch = function(q, w)
+-- Count a change, so that a cleanup that was planned before it is rejected. ttl: ms the write is kept from now on.
+S.touch = function(q, w, ttl)
   G.bump(w.manifest, 'changes')
   redis.call('HSET', w.manifest, 'at', G.int(G.now(q)))
+  if ttl then S.extend(w, ttl) end
 end
 
 -- The index lives as long as its members may, and expires if the queue is abandoned.

@@ -23,8 +23,7 @@ G.export('write_open', {}, function(q, r)
   end
   if state == 'open' and r.create == 1 then
     if r.driver ~= '' then S.add_driver(w, r.driver) end
-    S.touch(q, w)
-    S.extend(w, r.ttl)
+    S.touch(q, w, r.ttl)
   elseif state == 'open' and not S.has_driver(w, r.driver) then
     return { state = 'aborted', ballot = '' }
   end
@@ -33,8 +32,7 @@ G.export('write_open', {}, function(q, r)
       return { state = 'full', ballot = '' }
     end
     redis.call('SADD', w.queues, r.queue)
-    S.touch(q, w)
-    S.extend(w, r.ttl)
+    S.touch(q, w, r.ttl)
   end
   return { state = state, ballot = S.ballot(w) }
 end)
@@ -62,17 +60,16 @@ G.export('write_stage', {}, function(q, r)
   local w, state = S.read(q, r)
   local attempt, seq, ttl = r.attempt, r.seq, r.ttl
   state = admission(q, w, r, state)
-  if state ~= 'open' then return { state = state, id = '' } end
+  if state ~= 'open' then return S.reply(state) end
   local list = S.list(w, attempt)
   local length = redis.call('LLEN', list)
-  if length > seq then return { state = 'open', id = '' } end
-  if length < seq then return { state = 'lost', id = '' } end
+  if length > seq then return S.reply('open') end
+  if length < seq then return S.reply('lost') end
   local id = r.unique == 1 and existing_job(q, r.jobs)
-  if id then return { state = 'duplicate', id = id } end
+  if id then return S.reply('duplicate', id) end
   redis.call('RPUSH', list, r.jobs)
   redis.call('PEXPIRE', list, ttl)
   if seq == 0 then redis.call('SADD', w.tried, attempt) end
-  S.touch(q, w)
-  S.extend(w, ttl)
-  return { state = 'open', id = '' }
+  S.touch(q, w, ttl)
+  return S.reply('open')
 end)

@@ -64,14 +64,14 @@ end
 G.export('write_commit', { 'allow-oom' }, function(q, r)
   local w, winners, first, total = S.write(q, r.write), r.winners, r.first, r.total
   local problem, present = objection(q, w, r)
-  if problem then return { state = problem, id = present } end
+  if problem then return S.reply(problem, present) end
   if r.last_commit >= 0 and r.last_commit ~= S.last_commit(q) then
-    return { state = 'changed', id = '' }
+    return S.reply('changed')
   end
   for i = 1, #winners do
     local attempt = winners[i][WINNER.attempt]
     if redis.call('LLEN', S.list(w, attempt)) ~= winners[i][WINNER.pieces] then
-      return { state = 'lost', id = attempt }
+      return S.reply('lost', attempt)
     end
   end
   for i = 1, #winners do
@@ -83,10 +83,10 @@ G.export('write_commit', { 'allow-oom' }, function(q, r)
   S.expire(w, S.KEEP)
   if first + #winners < total then
     S.touch(q, w)
-    return { state = 'open', id = '' }
+    return S.reply('open')
   end
-  if redis.call('ZCARD', w.won) ~= total then return { state = 'lost', id = '' } end
-  return { state = decide(q, w, r), id = '' }
+  if redis.call('ZCARD', w.won) ~= total then return S.reply('lost') end
+  return S.reply(decide(q, w, r))
 end)
 
 

@@ -57,7 +57,7 @@ G.export('write_publish', {}, function(q, r)
     state = 'committed'
   end
   local ballot = S.ballot(w)
-  local attempt = state == 'committed' and G.first(redis.call('ZRANGE', w.won, 0, 0))
+  local attempt = state == 'committed' and G.member_at(w.won, 0)
   if attempt then publish_piece(q, w, attempt) end
   local counts = G.pick(w.manifest, 'jobs', 'others')
   if state == 'committed' and redis.call('ZCARD', w.won) == 0 and not S.delete_some(w) then

@@ -198,10 +198,10 @@ local function has_much_to_sweep(q)
 end
 
 -- Return the reply of this call.
-local function reply_of(q, run, cursor)
+local function reply_of(q, run, cursor, is_idle)
   return {
-    recovered = run.recovered, failed = run.failed, cursor = cursor, held = 1, interval = run.policy.interval or 0,
-    policy = G.failures.has_work(q) and 1 or 0,
+    recovered = run.recovered, failed = run.failed, cursor = cursor, held = is_idle and 0 or 1,
+    interval = run.policy.interval or 0, policy = not is_idle and G.failures.has_work(q) and 1 or 0,
   }
 end
 
@@ -221,10 +221,7 @@ G.export('recover_stalled', { 'allow-oom' }, function(q, request)
     grace = request.grace, recovered = {}, failed = {} }
   local lock_key, holder, interval = q.lock_recover, request.holder, G.stalled_policy.of_queue(q, run).interval
   local hold = interval and math.min(request.hold, math.floor(interval * 0.8)) or request.hold
-  if not takes_turn(lock_key, holder, hold, run.now) then
-    return { recovered = {}, failed = {}, cursor = '', held = 0, interval = interval or 0,
-      policy = 0 }
-  end
+  if not takes_turn(lock_key, holder, hold, run.now) then return reply_of(q, run, '', true) end
   local cursor = request.cursor
   if cursor == '' then
     sweep(q, run)
