@@ -20,7 +20,7 @@ from glidemq_py._core.record import JobState
 from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import chosen_of
 from glidemq_py.gateway.job_ids import JobIds, queue_number
-from glidemq_py.gateway.names import QueueNameError, engine_name, listed_queues, queue_of_part, wire_name
+from glidemq_py.gateway.names import QueueNameError, engine_name, listed_queues, wire_name
 
 __all__ = ["ClientIds", "JobAddress", "RestoredIds", "client_queue_name", "queue_name", "restore_ids"]
 
@@ -93,7 +93,7 @@ class ClientIds:
         except BaseException:
             await self.close()
             raise
-        self._ids = JobIds(self._transport, self._prefix, self._queue, self._part)
+        self._ids = JobIds(self._transport, self._prefix, self._queue)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -151,15 +151,6 @@ class ClientIds:
             found = self._queues[name] = Queue(name, self._client, prefix=self._prefix)
         return found
 
-    async def _part(self, name: str) -> AnyQueue:
-        """Return the queue, or the partition of one, whose keys have this name."""
-        home = queue_of_part(name)
-        queue = await self._queue(home)
-        if home == name and queue._partitions is None:
-            return queue
-        await queue._plain_link()
-        return next((part for part in queue._parts if part.name == name), None) or await self._queue(name)
-
 
 _TOGETHER: Final = 500
 
@@ -212,9 +203,7 @@ async def restore_ids(
                     return queue
 
                 await queue.connect()
-                parts = [
-                    await _restore(JobIds(transport, prefix, open_queue, open_queue), part) for part in queue._parts
-                ]
+                parts = [await _restore(JobIds(transport, prefix, open_queue), part) for part in queue._parts]
                 made, chosen, taken = (sum(counts) for counts in zip(*parts, strict=True))
                 found.append(RestoredIds(queue=name, made=made, chosen=chosen, taken=taken))
     return found

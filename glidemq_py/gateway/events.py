@@ -28,7 +28,7 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
 
-__all__ = ["EventFeed", "News", "WireEvents", "result_of", "tell_starts"]
+__all__ = ["EventFeed", "News", "WireEvents", "tell_starts"]
 
 _log = get_logger(__name__)
 
@@ -95,7 +95,7 @@ class WireEvents:
         if event.event in _PLAIN:
             return [self._event(event, _PLAIN[event.event], job_id)]
         if event.event == "completed":
-            return [self._event(event, "completed", job_id, data=await result_of(self._queue, event))]
+            return [self._event(event, "completed", job_id, data=await _result_of(self._queue, event))]
         if event.event == "progress":
             value, message = _decoded(event.fields.get("data")), event.fields.get("message")
             data = {"progress": value, "message": message}
@@ -124,7 +124,7 @@ class WireEvents:
         return self._event(event, "failed", job_id, error=error, data=data, terminal=terminal)
 
 
-async def result_of(queue: AnyQueue, event: QueueEvent) -> Any:
+async def _result_of(queue: AnyQueue, event: QueueEvent) -> Any:
     """Return the result in the event of a completed job; the event of a large one does not have it."""
     text = event.fields.get("returnvalue")
     with contextlib.suppress(SerializationError):

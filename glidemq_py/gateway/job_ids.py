@@ -62,17 +62,15 @@ class JobIds:
         transport: Connection to the server of the queues.
         prefix: First part of every key.
         open_queue: Returns the open queue with a name.
-        open_part: The same for the name of a partition.
 
     Attributes:
         chosen: The ids that clients have chosen.
         open_queue: Returns the open queue with a name.
     """
 
-    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue, open_part: OpenQueue) -> None:
+    def __init__(self, transport: Transport, prefix: str, open_queue: OpenQueue) -> None:
         self._transport, self._prefix, self.open_queue = transport, prefix, open_queue
-        self._open_part = open_part
-        self.chosen = ChosenIds(transport, prefix, open_part)
+        self.chosen = ChosenIds(transport, prefix, self.part)
         self._key = queue_numbers_key(prefix)
         self._maker = IdMaker()
         self._numbers: OrderedDict[str, int] = OrderedDict()
@@ -83,6 +81,20 @@ class JobIds:
     def met(self, queue: str) -> None:
         """Remember a queue or partition that exists, or may exist."""
         _keep(self._met, usual_number(queue), queue)
+
+    async def part(self, name: str) -> AnyQueue:
+        """Return the queue, or the partition of one, whose keys have this name."""
+        home = queue_of_part(name)
+        queue = await self.open_queue(home)
+        if queue._partitions is None and home == name:
+            return queue
+        await queue._plain_link()
+        each: AnyQueue
+        for each in queue._parts:
+            if each.name == name:
+                self.met(name)
+                return each
+        return await self.open_queue(name)  # a queue whose name looks like that of one
 
     async def make(self, queue: str) -> str:
         """Return the id of a new job of a queue or partition.
@@ -118,7 +130,7 @@ class JobIds:
 
     async def _placed(self, name: str, own: str) -> tuple[str, str]:
         """Return the names of the queue and the job in it of a job of a partition."""
-        part = (await self._open_part(name))._partition
+        part = (await self.part(name))._partition
         return (name, own) if part is None else (part.queue_name, part.id_of(own))
 
     async def claim(
@@ -191,7 +203,7 @@ class JobIds:
                 return job_id
         home = queue_of_part(queue)
         if home != queue:
-            part = (await self._open_part(queue))._partition
+            part = (await self.part(queue))._partition
             if part is not None:
                 return await self.on_wire(part.queue_name, part.id_of(job_id))
         own = split_partition_id(job_id)[1] if MARK in job_id else job_id

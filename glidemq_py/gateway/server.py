@@ -106,8 +106,8 @@ class Gateway(GatewayState):
             transport = await open_transport(self._client)
             self.flows = FlowProducer(self._client, prefix=self.options.prefix)
             self.flows._payload_limit = LIMIT
-            self.ids = JobIds(transport, self.options.prefix, self.queue, self.part)
-            self.webhooks = Webhooks(self.options, self._connection, transport, self.queue, self.ids.on_wire)
+            self.ids = JobIds(transport, self.options.prefix, self.queue)
+            self.webhooks = Webhooks(self.options, self._connection, transport, self.queue, self.ids)
             self._transport = transport
             self._server = await self._listen(loop)
         except BaseException:

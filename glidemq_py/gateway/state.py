@@ -174,18 +174,8 @@ class GatewayState:
         return found
 
     async def part(self, name: str) -> AnyQueue:
-        """Return the queue, or the partition of one, whose keys have this name."""
-        home = queue_of_part(name)
-        queue = await self.queue(home)
-        if queue._partitions is None and home == name:
-            return queue
-        await queue._plain_link()
-        each: AnyQueue
-        for each in queue._parts:
-            if each.name == name:
-                self.ids.met(name)
-                return each
-        return await self.queue(name)  # a queue whose name looks like that of one
+        """See `JobIds.part`."""
+        return await self.ids.part(name)
 
     async def fetching(self, queue: AnyQueue) -> Hub | PartitionHubs:
         """Return what clients fetch from, for a queue."""

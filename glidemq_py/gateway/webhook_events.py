@@ -24,8 +24,9 @@ from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.chosen_ids import claim_ids
-from glidemq_py.gateway.events import tell_starts
-from glidemq_py.gateway.webhook_registry import Figures, Message, Webhook, WebhookRegistry, event_name, message_of
+from glidemq_py.gateway.events import WireEvents, tell_starts
+from glidemq_py.gateway.job_ids import JobIds
+from glidemq_py.gateway.webhook_registry import NAMES, Figures, Message, Webhook, WebhookRegistry, message_of
 
 __all__ = ["Delivery", "EventReading", "ReadingLock", "prepare", "wanted_by"]
 
@@ -44,7 +45,6 @@ _TELL_AGAIN_S: Final = 60.0
 Delivery = tuple[str, str, Message]
 """Id of the webhook, queue, and message."""
 AddDeliveries = Callable[[Sequence[Delivery]], Awaitable[None]]
-OnWire = Callable[[str, str], Awaitable[str]]
 
 
 def wanted_by(queue: str, webhooks: Mapping[str, tuple[Webhook, Figures]]) -> dict[str, Webhook]:
@@ -115,17 +115,17 @@ class EventReading:
         connection: As for `QueueEvents`.
         transport: Connection to the server of the queues.
         lock: The right to read.
-        on_wire: Returns the id of a job on the wire.
+        ids: Returns the ids of jobs on the wire.
         add: Adds deliveries, all or none; again for the same events if it failed.
         registry: The webhooks.
     """
 
     def __init__(
         self, queue: AnyQueue, connection: Connection, transport: Transport, lock: ReadingLock,
-        on_wire: OnWire, add: AddDeliveries, registry: WebhookRegistry,
+        ids: JobIds, add: AddDeliveries, registry: WebhookRegistry,
     ) -> None:  # fmt: skip
         self._queue, self._connection, self._transport = queue, connection, transport
-        self._lock, self._on_wire, self._add, self._registry = lock, on_wire, add, registry
+        self._lock, self._wire, self._add, self._registry = lock, WireEvents(queue, ids), add, registry
         self._revision = -1
         self._cursors = f"{queue.options.prefix}:gateway:webhook-cursors"
         self._stored = ""
@@ -236,12 +236,12 @@ class EventReading:
         await self._refresh()
         deliveries: list[Delivery] = []
         for event in page:
-            name = event_name(event)
+            name = NAMES.get(event.event)
             wanted = [
                 webhook_id for webhook_id, webhook in self.webhooks.items()
                 if name in webhook.events and event.timestamp >= webhook.since
             ]  # fmt: skip
-            message = await message_of(event, self._queue, self._on_wire) if wanted else None
+            message = await message_of(event, self._wire) if wanted else None
             if message is not None:
                 deliveries += [(webhook_id, self._queue.name, message) for webhook_id in wanted]
         if deliveries:

@@ -9,41 +9,38 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.queue_events import QueueEvent
 from glidemq_py._client.transport import Transport
 from glidemq_py._core import json_text as json
 from glidemq_py._partitions.link import server_time
-from glidemq_py.errors import GlideMQError, SerializationError
-from glidemq_py.gateway.events import result_of
+from glidemq_py.errors import SerializationError
+from glidemq_py.gateway.events import WireEvents
 from glidemq_py.gateway.job_ids import IdMaker
-from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import CommandError
 
 __all__ = [
     "EVENTS",
+    "NAMES",
     "Figures",
     "Message",
     "Webhook",
     "WebhookRegistry",
     "check_secret",
-    "event_name",
     "headers_of",
     "message_of",
 ]
 
-_NAMES: Final[Mapping[str, str]] = {
+NAMES: Final[Mapping[str, str]] = {
     "added": "job.pushed", "active": "job.started", "completed": "job.completed", "failed": "job.failed",
     "expired": "job.failed", "retrying": "job.failed", "progress": "job.progress",
 }  # fmt: skip
-_OF_QUEUE: Final = ("", "0")
+"""Names of the events for clients."""
 _MOST_BYTES: Final = 450_000
 """Largest body: as a string in the data of a job, it may take twice as many bytes."""
 
@@ -78,40 +75,22 @@ def _digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-def event_name(event: QueueEvent) -> str | None:
-    """Return the name of an event for clients; None if it is none of webhooks."""
-    if event.job_id in _OF_QUEUE or (event.event == "active" and "started" not in event.fields):
-        return None
-    return _NAMES.get(event.event)
-
-
-async def message_of(
-    event: QueueEvent, queue: AnyQueue, on_wire: Callable[[str, str], Awaitable[str]]
-) -> Message | None:
-    """Return the message about an event; None if webhooks get none.
+async def message_of(event: QueueEvent, wire: WireEvents) -> Message | None:
+    """Return the message about an event whose name is in `NAMES`; None if webhooks get none.
 
     Args:
         event: The event.
-        queue: Its queue, or partition.
-        on_wire: Returns the id of a job on the wire.
+        wire: Converts the events of its queue, or partition.
 
     Raises:
         GlideMQError: If the server cannot be reached.
     """
-    name = event_name(event)
-    if name is None:
+    found = await wire.of(event)
+    if not found:
         return None
-    content: dict[str, Any] = {
-        "event": name, "timestamp": event.timestamp, "jobId": await on_wire(queue.name, event.job_id),
-        "queue": wire_name(queue._shown_name),
-    }  # fmt: skip
-    if name == "job.completed":
-        content["data"] = await result_of(queue, event)
-    elif name == "job.progress":
-        content["progress"] = _decoded(event.fields.get("data"))
-    elif name == "job.failed":
-        content["data"] = await _data(queue, event.job_id)
-        content["error"] = event.fields.get("failedReason") or event.event
+    name, members = NAMES[event.event], ("progress",) if "progress" in found[0] else ("data", "error")
+    content: dict[str, Any] = {"event": name}
+    content |= {each: found[0][each] for each in ("timestamp", "jobId", "queue", *members) if each in found[0]}
     body = _text(content)
     if body is None or len(body.encode("utf-8", "replace")) > _MOST_BYTES:
         content.pop("data", None)
@@ -120,26 +99,12 @@ async def message_of(
     return Message(name, event.job_id, event.timestamp, event.id, body)
 
 
-async def _data(queue: AnyQueue, job_id: str) -> Any:
-    job = await queue.get_job(job_id)
-    with contextlib.suppress(GlideMQError):  # data that cannot be decoded
-        return None if job is None else job.data
-    return None
-
-
 def _text(content: Mapping[str, Any]) -> str | None:
     """Return the JSON text; None if a part of the content, such as bytes, has none."""
     try:
         return json.dumps(content)
     except SerializationError:
         return None
-
-
-def _decoded(text: str | None) -> Any:
-    try:
-        return None if text is None else json.loads(text, "event")
-    except SerializationError:
-        return text
 
 
 _PREFIX: Final = "whsec_"

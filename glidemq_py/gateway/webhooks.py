@@ -27,10 +27,11 @@ from glidemq_py._web.clients import RepeatedWarnings
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.addresses import Network, Target, problem_of, target_of
+from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import listed_queues
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.table import CommandError
-from glidemq_py.gateway.webhook_events import Delivery, EventReading, OnWire, ReadingLock, wanted_by
+from glidemq_py.gateway.webhook_events import Delivery, EventReading, ReadingLock, wanted_by
 from glidemq_py.gateway.webhook_registry import Figures, Webhook, WebhookRegistry, headers_of
 
 __all__ = ["DELIVERIES", "SLOTS", "DeliverySlots", "WebhookError", "Webhooks", "post"]
@@ -188,17 +189,17 @@ class Webhooks:
         connection: As for `Worker`.
         transport: Connection to the server of the queues.
         open_queue: Returns the open queue with a name.
-        on_wire: Returns the id of a job on the wire.
+        ids: Returns the ids of jobs on the wire.
     """
 
     def __init__(
         self, options: GatewayOptions, connection: Connection, transport: Transport,
-        open_queue: Callable[[str], Awaitable[AnyQueue]], on_wire: OnWire,
+        open_queue: Callable[[str], Awaitable[AnyQueue]], ids: JobIds,
     ) -> None:  # fmt: skip
         self.options = options
         self.registry = WebhookRegistry(transport, options.prefix)
         self._connection, self._transport = connection, transport
-        self._open_queue, self._on_wire = open_queue, on_wire
+        self._open_queue, self._ids = open_queue, ids
         self._lock = ReadingLock(transport, options.prefix)
         self._readings: dict[str, EventReading] = {}
         self._worker: Worker[None] | None = None
@@ -294,7 +295,7 @@ class Webhooks:
                 await reading.keep_prepared(always=reading.update(revision, webhooks))
                 continue
             reading = self._readings[name] = EventReading(
-                part, self._connection, self._transport, self._lock, self._on_wire, self._add, self.registry
+                part, self._connection, self._transport, self._lock, self._ids, self._add, self.registry
             )
             reading.start(revision, webhooks)
 
