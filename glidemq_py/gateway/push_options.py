@@ -87,31 +87,31 @@ _TEMPLATE_NAMES: Final = (
 )
 
 JOB_FIELDS: Final = (
-    Field("name", Kind.ANY), Field("data", Kind.ANY), Field("jobId", minimum=1), Field("customId", minimum=1),
-    Field("priority", Kind.INTEGER, minimum=-_MOST_PRIORITY, maximum=_MOST_PRIORITY, default=0),
-    Field("delay", Kind.NUMBER, minimum=0, maximum=_YEAR_MS, default=0),
-    Field("maxAttempts", Kind.INTEGER, minimum=1, maximum=1_000, default=_ATTEMPTS),
-    Field("backoff", Kind.ANY),
-    Field("ttl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS, default=0),
-    Field("timeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
-    Field("uniqueKey", maximum=256), Field("dedup", Kind.MAP), Field("dependsOn", Kind.TEXTS),
-    Field("tags", Kind.TEXTS),
-    Field("groupId", maximum=256), Field("lifo", Kind.FLAG, default=False),
-    Field("removeOnComplete", Kind.ANY), Field("removeOnFail", Kind.ANY), Field("durable", Kind.FLAG, default=False),
-    Field("groupMaxSize", Kind.INTEGER, minimum=1, maximum=MAX_COUNT),
-    Field("debounceId", maximum=256), Field("debounceTtl", Kind.NUMBER, minimum=0, maximum=_YEAR_MS),
-    Field("sizeLimit", Kind.INTEGER, minimum=0, maximum=_MOST_BYTES),
-    Field("timestamp", Kind.NUMBER), Field("keepLogs", Kind.ANY), Field("repeat", Kind.ANY),
-    Field("stackTraceLimit", Kind.INTEGER, minimum=0, maximum=MAX_TRACE_LINES),
-    Field("stallTimeout", Kind.NUMBER, minimum=0, maximum=_DAY_MS, default=0),
-    Field("parentId", minimum=1), *(Field(name, Kind.FLAG) for name in CHILD_POLICIES),
-    Field("childrenIds", Kind.UNSUPPORTED), Field(_CONTINUE, Kind.FLAG),
+    Kind.ANY("name"), Kind.ANY("data"), Field("jobId", minimum=1), Field("customId", minimum=1),
+    Kind.INTEGER("priority", -_MOST_PRIORITY, _MOST_PRIORITY, default=0),
+    Kind.NUMBER("delay", 0, _YEAR_MS, default=0),
+    Kind.INTEGER("maxAttempts", 1, 1_000, default=_ATTEMPTS),
+    Kind.ANY("backoff"),
+    Kind.NUMBER("ttl", 0, _YEAR_MS, default=0),
+    Kind.NUMBER("timeout", 0, _DAY_MS, default=0),
+    Field("uniqueKey", maximum=256), Kind.MAP("dedup"), Kind.TEXTS("dependsOn"),
+    Kind.TEXTS("tags"),
+    Field("groupId", maximum=256), Kind.FLAG("lifo", default=False),
+    Kind.ANY("removeOnComplete"), Kind.ANY("removeOnFail"), Kind.FLAG("durable", default=False),
+    Kind.INTEGER("groupMaxSize", 1, MAX_COUNT),
+    Field("debounceId", maximum=256), Kind.NUMBER("debounceTtl", 0, _YEAR_MS),
+    Kind.INTEGER("sizeLimit", 0, _MOST_BYTES),
+    Kind.NUMBER("timestamp"), Kind.ANY("keepLogs"), Kind.ANY("repeat"),
+    Kind.INTEGER("stackTraceLimit", 0, MAX_TRACE_LINES),
+    Kind.NUMBER("stallTimeout", 0, _DAY_MS, default=0),
+    Field("parentId", minimum=1), *(Kind.FLAG(name) for name in CHILD_POLICIES),
+    Kind.UNSUPPORTED("childrenIds"), Kind.FLAG(_CONTINUE),
 )  # fmt: skip
 
 _NOT_IN_FLOWS: Final = ("uniqueKey", "dedup", "debounceId", "debounceTtl", "groupMaxSize", "repeat", _CONTINUE)
 FLOW_FIELDS: Final = (
     *(field for field in JOB_FIELDS if field.name not in ("childrenIds", *_NOT_IN_FLOWS)),
-    Field("childrenIds", Kind.TEXTS), *(Field(name, Kind.UNSUPPORTED) for name in _NOT_IN_FLOWS),
+    Kind.TEXTS("childrenIds"), *(Kind.UNSUPPORTED(name) for name in _NOT_IN_FLOWS),
 )  # fmt: skip
 """The fields of the jobs of a flow."""
 

@@ -54,11 +54,11 @@ _defaults: WeakKeyDictionary[AnyQueue, tuple[_Defaults, float]] = WeakKeyDiction
 """Per queue: the limits of each group that this process has set, and until when they are not set again."""
 
 _GROUP: Final = (
-    Field("affinity"), Field("concurrency", Kind.POSITIVE, minimum=1, maximum=MAX_COUNT), Field("limit", Kind.MAP),
+    Field("affinity"), Kind.POSITIVE("concurrency", 1, MAX_COUNT), Kind.MAP("limit"),
 )  # fmt: skip
 _LIMIT: Final = (
-    Field("max", Kind.POSITIVE, minimum=1, maximum=MAX_COUNT, required=True),
-    Field("duration", Kind.POSITIVE, minimum=1, maximum=31_536_000_000, required=True),
+    Kind.POSITIVE("max", 1, MAX_COUNT, required=True),
+    Kind.POSITIVE("duration", 1, 31_536_000_000, required=True),
 )  # fmt: skip
 
 

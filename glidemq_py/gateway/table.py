@@ -45,6 +45,13 @@ class Kind(StrEnum):
     UNSUPPORTED = "not supported"
     """Absent, or a value without effect."""
 
+    def __call__(
+        self, name: str, minimum: float | None = None, maximum: float | None = None, *, required: bool = False,
+        default: Any = None,
+    ) -> Field:  # fmt: skip
+        """Return a field of this type."""
+        return Field(name, self, required, minimum, maximum, default)
+
 
 _TEXT_ONLY: Final = frozenset((str,))
 _QUEUES: Final = (Kind.QUEUE, Kind.STRICT_QUEUE)
@@ -71,8 +78,8 @@ class Field:
     default: Any = None
 
 
-QUEUE: Final = Field("queue", Kind.QUEUE, required=True)
-STRICT_QUEUE: Final = Field("queue", Kind.STRICT_QUEUE, required=True)
+QUEUE: Final = Kind.QUEUE("queue", required=True)
+STRICT_QUEUE: Final = Kind.STRICT_QUEUE("queue", required=True)
 JOB: Final = Field("id", required=True)
 TOKEN: Final = Field("token")
 

@@ -110,8 +110,8 @@ _Completion = tuple[str, str | None, Any, Any]
     "core",
     JOB,
     TOKEN,
-    Field("result", Kind.ANY),
-    Field("removeOnComplete", Kind.FLAG, default=False),
+    Kind.ANY("result"),
+    Kind.FLAG("removeOnComplete", default=False),
     http="POST /jobs/{id}/ack",
 )
 async def _ack(session: Session, given: Given) -> Answer:
@@ -164,10 +164,10 @@ async def _complete(
 @COMMANDS(
     "ACKB",
     "core",
-    Field("ids", Kind.TEXTS, required=True),
-    Field("results", Kind.LIST),
-    Field("tokens", Kind.LIST),
-    Field("removeOnCompletes", Kind.LIST),
+    Kind.TEXTS("ids", required=True),
+    Kind.LIST("results"),
+    Kind.LIST("tokens"),
+    Kind.LIST("removeOnCompletes"),
     http="POST /jobs/ack-batch",
 )
 async def _ack_many(session: Session, given: Given) -> Answer:
@@ -209,9 +209,9 @@ class ClientError(Exception):
     JOB,
     TOKEN,
     Field("error", default="Unknown error"),
-    Field("unrecoverable", Kind.FLAG, default=False),
-    Field("stack", Kind.TEXTS),
-    Field("removeOnFail", Kind.FLAG, default=False),
+    Kind.FLAG("unrecoverable", default=False),
+    Kind.TEXTS("stack"),
+    Kind.FLAG("removeOnFail", default=False),
     http="POST /jobs/{id}/fail",
 )
 async def _fail(session: Session, given: Given) -> Answer:
@@ -242,8 +242,8 @@ async def end_attempt(
     return await _answer_of(session, () if outcome.applied else (job,))
 
 
-_DURATION: Final = Field("duration", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS)
-_IDS: Final = Field("ids", Kind.TEXTS, required=True)
+_DURATION: Final = Kind.INTEGER("duration", 1_000, MAX_LOCK_MS)
+_IDS: Final = Kind.TEXTS("ids", required=True)
 _Renewal = tuple[str, str | None, int | None]
 """Id of a job on the wire, token or None, and duration of the lock or None."""
 
@@ -285,7 +285,7 @@ async def _heartbeat(session: Session, given: Given) -> Answer:
     return {"data": {"ok": True}}
 
 
-@COMMANDS("JobHeartbeatB", "locks", _IDS, Field("tokens", Kind.LIST), http="POST /jobs/heartbeat-batch")
+@COMMANDS("JobHeartbeatB", "locks", _IDS, Kind.LIST("tokens"), http="POST /jobs/heartbeat-batch")
 async def _heartbeats(session: Session, given: Given) -> Answer:
     """Renew the locks of many jobs; return how many were renewed."""
     ids, tokens = given["ids"], given["tokens"]
@@ -300,7 +300,7 @@ async def _heartbeats(session: Session, given: Given) -> Answer:
     "locks",
     JOB,
     TOKEN,
-    Field("duration", Kind.INTEGER, required=True, minimum=1_000, maximum=MAX_LOCK_MS),
+    Kind.INTEGER("duration", 1_000, MAX_LOCK_MS, required=True),
     http="POST /jobs/{id}/extend-lock",
 )
 async def _extend(session: Session, given: Given) -> None:
@@ -313,8 +313,8 @@ async def _extend(session: Session, given: Given) -> None:
     "ExtendLocks",
     "locks",
     _IDS,
-    Field("tokens", Kind.TEXTS, required=True),
-    Field("durations", Kind.LIST, required=True),
+    Kind.TEXTS("tokens", required=True),
+    Kind.LIST("durations", required=True),
     http="POST /jobs/extend-locks",
 )
 async def _extend_many(session: Session, given: Given) -> Answer:

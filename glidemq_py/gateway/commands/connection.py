@@ -39,7 +39,7 @@ async def _hello(session: Session, _: Given) -> Answer:
     }  # fmt: skip
 
 
-@COMMANDS("Auth", "connection", Field("token", Kind.ANY), is_public=True)
+@COMMANDS("Auth", "connection", Kind.ANY("token"), is_public=True)
 async def _auth(session: Session, given: Given) -> None:
     """Authenticate the connection."""
     token = given["token"]
@@ -59,7 +59,7 @@ async def _subscribe(session: Session, given: Given) -> None:
     await session.state.subscribe(session.notify, given["queue"])
 
 
-@COMMANDS("UnsubscribeEvents", "events", Field("queue", Kind.ANY))
+@COMMANDS("UnsubscribeEvents", "events", Kind.ANY("queue"))
 async def _unsubscribe(session: Session, given: Given) -> None:
     """End the subscription."""
     session.state.unsubscribe(session.notify)
@@ -81,12 +81,12 @@ async def _put(session: Session, worker: Mapping[str, Any]) -> None:
     "RegisterWorker",
     "workers",
     Field("name", maximum=256),
-    Field("queues", Kind.TEXTS),
-    Field("concurrency", Kind.INTEGER, minimum=1, maximum=1_000_000, default=1),
+    Kind.TEXTS("queues"),
+    Kind.INTEGER("concurrency", 1, 1_000_000, default=1),
     Field("workerId", minimum=1, maximum=256),
     Field("hostname", maximum=256),
     Field("pid", default=0, **_COUNT),
-    Field("startedAt", Kind.ANY),
+    Kind.ANY("startedAt"),
     http="POST /workers",
 )
 async def _register(session: Session, given: Given) -> Answer:

@@ -48,25 +48,25 @@ _TRANSLATED: Final = {
 _REASONS: Final = tuple(str(each) for each in FailureReason if each not in _TRANSLATED)
 """Reasons that clients know."""
 
-_COUNT: Final = Field("count", Kind.INTEGER, minimum=1, maximum=_MOST)
+_COUNT: Final = Kind.INTEGER("count", 1, _MOST)
 _TIME: Final[Mapping[str, Any]] = {"kind": Kind.NUMBER, "minimum": 0, "maximum": _MOST}
 _FILTER: Final = (
-    Field("reason"), Field("olderThan", **_TIME), Field("newerThan", **_TIME), Field("retriable", Kind.FLAG),
-    Field("expired", Kind.FLAG), Field("limit", Kind.INTEGER, minimum=1, maximum=_MOST),
-    Field("offset", Kind.INTEGER, minimum=0, maximum=_MOST, default=0),
+    Field("reason"), Field("olderThan", **_TIME), Field("newerThan", **_TIME), Kind.FLAG("retriable"),
+    Kind.FLAG("expired"), Kind.INTEGER("limit", 1, _MOST),
+    Kind.INTEGER("offset", 0, _MOST, default=0),
 )  # fmt: skip
 _DLQ_CONFIG: Final = (
-    Field("autoRetry", Kind.FLAG),
-    Field("autoRetryInterval", Kind.INTEGER, minimum=SECOND_MS, maximum=MAX_DURATION_MS),
-    Field("maxAutoRetries", Kind.INTEGER, minimum=1, maximum=1_000_000),
-    Field("maxAge", Kind.INTEGER, minimum=SECOND_MS, maximum=MAX_DURATION_MS),
-    Field("maxEntries", Kind.INTEGER, minimum=1, maximum=100_000_000),
+    Kind.FLAG("autoRetry"),
+    Kind.INTEGER("autoRetryInterval", SECOND_MS, MAX_DURATION_MS),
+    Kind.INTEGER("maxAutoRetries", 1, 1_000_000),
+    Kind.INTEGER("maxAge", SECOND_MS, MAX_DURATION_MS),
+    Kind.INTEGER("maxEntries", 1, 100_000_000),
 )
 _STALL_CONFIG: Final = (
-    Field("enabled", Kind.FLAG),
-    Field("stallInterval", Kind.INTEGER, minimum=SECOND_MS, maximum=DAY_MS),
-    Field("maxStalls", Kind.INTEGER, minimum=0, maximum=MAX_STALLED_COUNT),
-    Field("gracePeriod", Kind.INTEGER, minimum=0, maximum=DAY_MS),
+    Kind.FLAG("enabled"),
+    Kind.INTEGER("stallInterval", SECOND_MS, DAY_MS),
+    Kind.INTEGER("maxStalls", 0, MAX_STALLED_COUNT),
+    Kind.INTEGER("gracePeriod", 0, DAY_MS),
 )
 
 
@@ -111,9 +111,7 @@ async def _selected(queue: AnyQueue, wanted: Mapping[str, Any], count: int) -> l
     return found
 
 
-@COMMANDS(
-    "Dlq", "dead letters", QUEUE, _COUNT, Field("filter", Kind.MAP), http="GET /queues/{queue}/dlq", shown=("entries",)
-)
+@COMMANDS("Dlq", "dead letters", QUEUE, _COUNT, Kind.MAP("filter"), http="GET /queues/{queue}/dlq", shown=("entries",))
 async def _list(session: Session, given: Given) -> Answer:
     """Return failed jobs with their failures, oldest first; at most 1,000.
 
@@ -194,7 +192,7 @@ def _described(entry: _Entry, described: Any) -> dict[str, Any]:
     QUEUE,
     Field("jobId"),
     _COUNT,
-    Field("filter", Kind.MAP),
+    Kind.MAP("filter"),
     http="POST /queues/{queue}/dlq/retry",
 )
 async def _retry(session: Session, given: Given) -> Answer:
@@ -235,7 +233,7 @@ async def _retry_one(queue: AnyQueue, job_id: str | None, state: JobState) -> in
     QUEUE,
     Field("id"),
     _COUNT,
-    Field("timestamp", Kind.UNSUPPORTED),
+    Kind.UNSUPPORTED("timestamp"),
     http="POST /queues/{queue}/retry-completed",
 )
 async def _retry_completed(session: Session, given: Given) -> Answer:
@@ -309,7 +307,7 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
     "SetDlqConfig",
     "dead letters",
     QUEUE,
-    Field("config", Kind.MAP, required=True),
+    Kind.MAP("config", required=True),
     http="PUT /queues/{queue}/dlq-config",
     wrapped="config",
 )
@@ -353,7 +351,7 @@ async def _get_stall_config(session: Session, given: Given) -> Answer:
     "SetStallConfig",
     "dead letters",
     QUEUE,
-    Field("config", Kind.MAP, required=True),
+    Kind.MAP("config", required=True),
     http="PUT /queues/{queue}/stall-config",
     wrapped="config",
 )

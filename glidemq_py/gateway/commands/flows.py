@@ -78,7 +78,7 @@ class _FlowJob(NamedTuple):
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-@COMMANDS("PUSHF", "core", Field("jobs", Kind.LIST, required=True))
+@COMMANDS("PUSHF", "core", Kind.LIST("jobs", required=True))
 async def _push_flow(session: Session, given: Given) -> Answer:
     """Add the jobs of a flow, all or none.
 
@@ -175,7 +175,7 @@ async def _checked(session: Session, given: Sequence[Any]) -> list[_FlowJob]:
 
 
 async def _flow_job(session: Session, job_id: str, queue: str, given: Any, known: set[str]) -> _FlowJob:
-    fields = check_all(FLOW_FIELDS, check_field(Field("input", Kind.MAP, required=True), given))
+    fields = check_all(FLOW_FIELDS, check_field(Kind.MAP("input", required=True), given))
     if not is_map(fields["data"]):
         raise CommandError("flow job data must be an object")
     needs = tuple(dict.fromkeys(fields["dependsOn"] or ()))

@@ -34,7 +34,7 @@ __all__ = ["COMMANDS"]
 COMMANDS: Final = Commands()
 
 _MOST_PROGRESS: Final = 100
-_DELAY: Final = Field("delay", Kind.NUMBER, required=True, minimum=0, maximum=31_536_000_000)
+_DELAY: Final = Kind.NUMBER("delay", 0, 31_536_000_000, required=True)
 
 _LEVELS: Final[Mapping[str, LogLevel]] = {
     "debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error", "critical": "critical",
@@ -123,7 +123,7 @@ async def _cancel(session: Session, given: Given) -> None:
     "Progress",
     "control",
     JOB,
-    Field("progress", Kind.ANY, default=0),
+    Kind.ANY("progress", default=0),
     Field("message"),
     http="POST /jobs/{id}/progress",
 )
@@ -178,7 +178,7 @@ async def _to_wait(session: Session, given: Given) -> None:
         raise CommandError(f"Cannot move job from state '{error.state}' to waiting") from None
 
 
-@COMMANDS("Update", "control", JOB, Field("data", Kind.ANY), http="PUT /jobs/{id}/data")
+@COMMANDS("Update", "control", JOB, Kind.ANY("data"), http="PUT /jobs/{id}/data")
 async def _update(session: Session, given: Given) -> None:
     """Replace the data of an unfinished job."""
     job = await find_job(session, given["id"])
@@ -196,8 +196,8 @@ async def _update(session: Session, given: Given) -> None:
     "ChangePriority",
     "control",
     JOB,
-    Field("priority", Kind.INTEGER, required=True, minimum=-1_000_000, maximum=1_000_000),
-    Field("lifo", Kind.FLAG),
+    Kind.INTEGER("priority", -1_000_000, 1_000_000, required=True),
+    Kind.FLAG("lifo"),
     http="PUT /jobs/{id}/priority",
 )
 async def _change_priority(session: Session, given: Given) -> None:
@@ -252,7 +252,7 @@ async def _to_waiting_children(session: Session, given: Given) -> Answer:
     "WaitJob",
     "query",
     JOB,
-    Field("timeout", Kind.NUMBER, minimum=0, maximum=600_000, default=30_000),
+    Kind.NUMBER("timeout", 0, 600_000, default=30_000),
     http="POST /jobs/{id}/wait",
 )
 async def _wait(session: Session, given: Given) -> Answer:
@@ -294,8 +294,8 @@ async def _add_log(session: Session, given: Given) -> Answer:
     "GetLogs",
     "logs",
     JOB,
-    Field("start", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=0),
-    Field("end", Kind.INTEGER, minimum=-_MOST_LINES, maximum=_MOST_LINES, default=-1),
+    Kind.INTEGER("start", -_MOST_LINES, _MOST_LINES, default=0),
+    Kind.INTEGER("end", -_MOST_LINES, _MOST_LINES, default=-1),
     http="GET /jobs/{id}/logs",
 )
 async def _get_logs(session: Session, given: Given) -> Answer:
@@ -316,7 +316,7 @@ async def _get_logs(session: Session, given: Given) -> Answer:
     "ClearLogs",
     "logs",
     JOB,
-    Field("keepLogs", Kind.INTEGER, minimum=0, maximum=_MOST_LINES, default=0),
+    Kind.INTEGER("keepLogs", 0, _MOST_LINES, default=0),
     http="DELETE /jobs/{id}/logs",
 )
 async def _clear_logs(session: Session, given: Given) -> None:

@@ -20,9 +20,9 @@ __all__ = ["COMMANDS"]
 COMMANDS: Final = Commands()
 
 _MAX_MS: Final = 31_536_000_000
-_LIMIT: Final = Field("limit", Kind.INTEGER, required=True, minimum=1, maximum=MAX_COUNT)
-_DURATION: Final = Field("duration", Kind.INTEGER, minimum=1, maximum=_MAX_MS, default=1_000)
-_TTL: Final = Field("ttl", Kind.INTEGER, minimum=1, maximum=_MAX_MS)
+_LIMIT: Final = Kind.INTEGER("limit", 1, MAX_COUNT, required=True)
+_DURATION: Final = Kind.INTEGER("duration", 1, _MAX_MS, default=1_000)
+_TTL: Final = Kind.INTEGER("ttl", 1, _MAX_MS)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ async def _concurrency(session: Session, given: Given) -> None:
         await queue.limits.set_concurrency(given["limit"])
 
 
-@COMMANDS("GetQueueLimits", "limits", QUEUE, Field("maxJobs", Kind.ANY))
+@COMMANDS("GetQueueLimits", "limits", QUEUE, Kind.ANY("maxJobs"))
 async def _limits(session: Session, given: Given) -> Answer:
     """Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit."""
     queue = await session.queue(given)
@@ -114,8 +114,8 @@ async def _all_backlogs(session: Session, given: Given) -> Answer:
     "SetGroupRateLimit",
     "groups",
     *_GROUP,
-    Field("max", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
-    Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS),
+    Kind.POSITIVE("max", 1, MAX_COUNT, required=True),
+    Kind.POSITIVE("duration", 1, _MAX_MS, required=True),
 )
 async def _set_rate_limit(session: Session, given: Given) -> None:
     """Limit how many jobs of a group start per `duration` ms."""
@@ -133,9 +133,7 @@ def _rate_limit_ttl(info: FairKeyInfo) -> int:
     return left if left > 0 else -2
 
 
-@COMMANDS(
-    "RateLimitGroup", "groups", *_GROUP, Field("duration", Kind.POSITIVE, required=True, minimum=1, maximum=_MAX_MS)
-)
+@COMMANDS("RateLimitGroup", "groups", *_GROUP, Kind.POSITIVE("duration", 1, _MAX_MS, required=True))
 async def _hold(session: Session, given: Given) -> None:
     """Start no job of a group for `duration` ms from now."""
     queue, group = await _queue_and_group(session, given)
@@ -148,7 +146,7 @@ async def _hold(session: Session, given: Given) -> None:
     "SetGroupConcurrency",
     "groups",
     *_GROUP,
-    Field("concurrency", Kind.POSITIVE, required=True, minimum=1, maximum=MAX_COUNT),
+    Kind.POSITIVE("concurrency", 1, MAX_COUNT, required=True),
 )
 async def _set_concurrency(session: Session, given: Given) -> None:
     """Limit the active jobs of a group."""

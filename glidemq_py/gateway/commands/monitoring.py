@@ -68,10 +68,10 @@ async def _stats(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "Metrics",
     "monitoring",
-    Field("queue", Kind.ANY),
+    Kind.ANY("queue"),
     Field("type"),
-    Field("start", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=0),
-    Field("end", Kind.INTEGER, minimum=-_MOST, maximum=_MOST, default=-1),
+    Kind.INTEGER("start", -_MOST, _MOST, default=0),
+    Kind.INTEGER("end", -_MOST, _MOST, default=-1),
     http="GET /metrics",
 )
 async def _metrics(session: Session, given: Given) -> Answer:

@@ -23,9 +23,9 @@ __all__ = ["COMMANDS"]
 COMMANDS: Final = Commands()
 
 _FIELDS: Final = (
-    STRICT_QUEUE, Field("timeout", Kind.NUMBER, minimum=0, maximum=60_000, default=0), Field("owner", maximum=256),
-    Field("lockTtl", Kind.INTEGER, minimum=1_000, maximum=MAX_LOCK_MS, default=DEFAULT_LOCK_MS),
-    Field("detach", Kind.FLAG, default=False), Field("group", Kind.MAP),
+    STRICT_QUEUE, Kind.NUMBER("timeout", 0, 60_000, default=0), Field("owner", maximum=256),
+    Kind.INTEGER("lockTtl", 1_000, MAX_LOCK_MS, default=DEFAULT_LOCK_MS),
+    Kind.FLAG("detach", default=False), Kind.MAP("group"),
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ _AT_ONCE: Final = contextlib.nullcontext[None]()
     "PULLB",
     "core",
     *_FIELDS,
-    Field("count", Kind.INTEGER, minimum=1, maximum=1_000, default=0),
+    Kind.INTEGER("count", 1, 1_000, default=0),
     summary="Fetch up to `count` jobs; wait for the first only.",
     http="POST /queues/{queue}/jobs/pull-batch",
 )

@@ -67,7 +67,7 @@ async def _push(session: Session, given: Given) -> Answer:
     "PUSHB",
     "core",
     STRICT_QUEUE,
-    Field("jobs", Kind.LIST, required=True),
+    Kind.LIST("jobs", required=True),
     http="POST /queues/{queue}/jobs/bulk",
     wrapped="jobs",
     needs_body=True,
@@ -124,11 +124,11 @@ async def _add_repeated(session: Session, queue: AnyQueue, jobs: Sequence[Any]) 
 _PREFIX: Final = "repeat:"
 _MOST: Final = 2**53 - 1
 _FIELDS: Final = (
-    Field("every", Kind.ANY), Field("pattern", minimum=1, maximum=1_000),
-    Field("limit", Kind.INTEGER, minimum=0, maximum=_MOST), Field("count", Kind.INTEGER, minimum=0, maximum=_MOST),
-    Field("startDate", Kind.NUMBER, minimum=0, maximum=_MOST), Field("endDate", Kind.NUMBER, minimum=0, maximum=_MOST),
-    Field("tz", maximum=256), Field("immediately", Kind.FLAG), Field("prevMillis", Kind.NUMBER),
-    Field("offset", Kind.UNSUPPORTED), Field("jobId", minimum=1, maximum=200),
+    Kind.ANY("every"), Field("pattern", minimum=1, maximum=1_000),
+    Kind.INTEGER("limit", 0, _MOST), Kind.INTEGER("count", 0, _MOST),
+    Kind.NUMBER("startDate", 0, _MOST), Kind.NUMBER("endDate", 0, _MOST),
+    Field("tz", maximum=256), Kind.FLAG("immediately"), Kind.NUMBER("prevMillis"),
+    Kind.UNSUPPORTED("offset"), Field("jobId", minimum=1, maximum=200),
 )  # fmt: skip
 
 

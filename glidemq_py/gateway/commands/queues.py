@@ -37,7 +37,7 @@ _QUEUE: Final = (QUEUE,)
 _CLEANED: Final = {name: sources for name, sources in SOURCES.items() if name != "active"}
 _PAUSED: Final = "paused"
 _READY_AND_DELAYED: Final = (*SOURCES["waiting"], *SOURCES["prioritized"], SOURCES["delayed"][0])
-_COUNT: Final = Field("count", Kind.INTEGER, minimum=0, maximum=2**53)
+_COUNT: Final = Kind.INTEGER("count", 0, 2**53)
 
 
 @COMMANDS("Pause", "control", *_QUEUE, http="POST /queues/{queue}/pause")
@@ -89,9 +89,9 @@ async def _obliterate(session: Session, given: Given) -> None:
     "Clean",
     "control",
     *_QUEUE,
-    Field("grace", Kind.INTEGER, minimum=0, maximum=MAX_DURATION_MS, default=0),
+    Kind.INTEGER("grace", 0, MAX_DURATION_MS, default=0),
     Field("state"),
-    Field("limit", Kind.INTEGER, minimum=0, maximum=1_000_000, default=1_000),
+    Kind.INTEGER("limit", 0, 1_000_000, default=1_000),
     http="POST /queues/{queue}/clean",
 )
 async def _clean(session: Session, given: Given) -> Answer:
@@ -136,7 +136,7 @@ async def _list_queues(session: Session, given: Given) -> Answer:
     return {"queues": [wire_name(name) for name in found]}
 
 
-@COMMANDS("TrimEvents", "control", *_QUEUE, Field("maxLength", Kind.INTEGER, required=True, minimum=0, maximum=2**53))
+@COMMANDS("TrimEvents", "control", *_QUEUE, Kind.INTEGER("maxLength", 0, 2**53, required=True))
 async def _trim_events(session: Session, given: Given) -> Answer:
     """Delete the oldest events of the queue."""
     queue, removed = await session.queue(given), 0
@@ -151,10 +151,10 @@ async def _trim_events(session: Session, given: Given) -> Answer:
     "GetJobs",
     "query",
     *_QUEUE,
-    Field("state", Kind.ANY),
-    Field("limit", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=100),
-    Field("offset", Kind.INTEGER, minimum=0, maximum=MOST_LISTED, default=0),
-    Field("asc", Kind.FLAG, default=True),
+    Kind.ANY("state"),
+    Kind.INTEGER("limit", 0, MOST_LISTED, default=100),
+    Kind.INTEGER("offset", 0, MOST_LISTED, default=0),
+    Kind.FLAG("asc", default=True),
     http="GET /queues/{queue}/jobs/list",
     lists={"state": "state", "states": "state", "status": "state"},
 )
@@ -192,7 +192,7 @@ def _objects(named: list[tuple[str, Listed]], changes: Mapping[str, Any]) -> Ite
 
 async def _listed_states(queue: AnyQueue, given: Any) -> list[str]:
     """Return the states to list: all if none is given. The ready jobs of a paused queue are paused."""
-    names = [given] if isinstance(given, str) else check_field(Field("state", Kind.TEXTS), given)
+    names = [given] if isinstance(given, str) else check_field(Kind.TEXTS("state"), given)
     if not given:
         return [*SOURCES]
     wanted = dict.fromkeys(name for name in names if name in SOURCES)

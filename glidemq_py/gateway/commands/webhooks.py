@@ -17,14 +17,14 @@ __all__ = ["COMMANDS"]
 COMMANDS: Final = Commands()
 
 _MOST: Final = 1_000
-_FOUND_BY: Final = Field("webhookId", Kind.ANY)
+_FOUND_BY: Final = Kind.ANY("webhookId")
 
 
 @COMMANDS(
     "AddWebhook",
     "webhooks",
     Field("url"),
-    Field("events", Kind.TEXTS, required=True),
+    Kind.TEXTS("events", required=True),
     Field("queue", maximum=256),
     Field("secret"),
     http="POST /webhooks",
@@ -96,8 +96,8 @@ async def _list(session: Session, _: Given) -> Answer:
 @COMMANDS(
     "SetWebhookEnabled",
     "webhooks",
-    Field("id", Kind.ANY),
-    Field("enabled", Kind.FLAG, required=True),
+    Kind.ANY("id"),
+    Kind.FLAG("enabled", required=True),
     http="PUT /webhooks/{id}/enabled",
 )
 async def _set_enabled(session: Session, given: Given) -> None:
