@@ -211,10 +211,15 @@ def _parser() -> ArgumentParser:
     for setting in SETTINGS:
         if setting.is_secret:
             continue
-        if setting.kinds == (bool,):
+        if setting.type.kinds == (bool,):
             parser.add_argument(setting.flag, action="store_true", default=None, help=setting.help)
         else:
-            parser.add_argument(setting.flag, type=setting.parse, metavar=setting.metavar, help=setting.help)
+            parser.add_argument(
+                setting.flag,
+                type=setting.type.parse,
+                metavar=setting.metavar or setting.type.metavar,
+                help=setting.help,
+            )
     return parser
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 from glidemq_py._client.embedded import EmbeddedServer, make_private, open_private, start_embedded
 from glidemq_py._client.transport import URL_VARIABLE
@@ -38,6 +38,25 @@ MOST_QUEUES_VARIABLE: Final = "METRICS_MAX_QUEUES"
 _MOST_PROCESSES: Final = 1_000
 
 
+class _Type(NamedTuple):
+    """A type of settings.
+
+    Attributes:
+        parse: Parses the text of a flag or an environment variable.
+        kinds: Types in the file.
+        metavar: Shown in the help.
+        parse_variable: Parses the variable, if not as the flag.
+    """
+
+    parse: Callable[[str], Any] = str
+    kinds: tuple[type, ...] = (str,)
+    metavar: str | None = None
+    parse_variable: Callable[[str], Any] | None = None
+
+
+_TEXT: Final = _Type()
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One setting.
@@ -45,21 +64,17 @@ class Setting:
     Attributes:
         name: Its name in the file, and as an argument of `Gateway`.
         help: Its meaning and default.
-        parse: Parses the text of a flag or an environment variable.
-        kinds: Types in the file.
+        type: Its type.
         variable: The environment variable, or "".
-        parse_variable: Parses the variable, if not as the flag.
-        metavar: Shown in the help.
+        metavar: Shown in the help, if not that of the type.
         is_secret: If True, there is no flag, because it would appear in process listings.
         also: Other names of the environment variable; the first that is set counts.
     """
 
     name: str
     help: str
-    parse: Callable[[str], Any] = str
-    kinds: tuple[type, ...] = (str,)
+    type: _Type = _TEXT
     variable: str = ""
-    parse_variable: Callable[[str], Any] | None = None
     metavar: str | None = None
     is_secret: bool = False
     also: tuple[str, ...] = ()
@@ -108,84 +123,97 @@ def _tokens(text: str) -> list[str]:
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40, "critical": 50}
 
+_PORT: Final = _Type(parse_port, (int,))
+_WHOLE: Final = _Type(_whole, (int,), "N")
+_FLAG: Final = _Type(_flag, (bool,))
+_DURATION: Final = _Type(parse_duration, (int, str), "TIME", _whole)
+_TEXTS: Final = _Type(_texts, (list,))
+
 SETTINGS: Final = (
     Setting("url", "URL of the server; default: GLIDEMQ_URL, else a private embedded server"),
     Setting(
-        "data_path", "without a URL: directory of the embedded server's data; default: they are deleted at the end",
-        variable="DATA_PATH", also=("BUNQUEUE_DATA_PATH", "BQ_DATA_PATH", "SQLITE_PATH"), metavar="FOLDER",
+        "data_path",
+        "without a URL: directory of the embedded server's data; default: they are deleted at the end",
+        variable="DATA_PATH",
+        metavar="FOLDER",
+        also=("BUNQUEUE_DATA_PATH", "BQ_DATA_PATH", "SQLITE_PATH"),
     ),
     Setting("host", "address to listen on (127.0.0.1)", variable="HOST"),
-    Setting("port", "port to listen on (6789); 0 = any free port", parse_port, (int,), "TCP_PORT"),
-    Setting("http_port", "port of the HTTP API, 0 = any free port; default: no HTTP API", parse_port, (int,),
-            "HTTP_PORT"),
-    Setting("cors_origins", "origins whose pages may use the HTTP API, separated by commas; * = any", _texts, (list,),
-            "CORS_ALLOW_ORIGIN", metavar="ORIGINS"),
-    Setting("metrics_auth", "require a token for /prometheus", _flag, (bool,), "METRICS_AUTH"),
+    Setting("port", "port to listen on (6789); 0 = any free port", _PORT, "TCP_PORT"),
+    Setting("http_port", "port of the HTTP API, 0 = any free port; default: no HTTP API", _PORT, "HTTP_PORT"),
     Setting(
-        "trusted_proxies", "networks of proxies whose X-Forwarded-For the rate limit uses, separated by commas", _texts,
-        (list,), "TRUSTED_PROXIES", metavar="NETWORKS",
+        "cors_origins",
+        "origins whose pages may use the HTTP API, separated by commas; * = any",
+        _TEXTS,
+        "CORS_ALLOW_ORIGIN",
+        metavar="ORIGINS",
+    ),
+    Setting("metrics_auth", "require a token for /prometheus", _FLAG, "METRICS_AUTH"),
+    Setting(
+        "trusted_proxies",
+        "networks of proxies whose X-Forwarded-For the rate limit uses, separated by commas",
+        _TEXTS,
+        "TRUSTED_PROXIES",
+        metavar="NETWORKS",
     ),
     Setting("prefix", f"first part of every key; default: {PREFIX_VARIABLE}, else glide", variable=PREFIX_VARIABLE),
-    Setting("tokens", "tokens of clients", _tokens, (list,), "AUTH_TOKENS", is_secret=True),
+    Setting("tokens", "tokens of clients", _Type(_tokens, (list,)), "AUTH_TOKENS", is_secret=True),
     Setting(
         "allow_anonymous",
-        "serve other machines without tokens: every client that reaches the gateway may use the queues", kinds=(bool,),
+        "serve other machines without tokens: every client that reaches the gateway may use the queues",
+        _FLAG,
     ),
-    Setting("max_connections", "open connections (20000)", _whole, (int,), metavar="N"),
+    Setting("max_connections", "open connections (20000)", _WHOLE),
+    Setting("frame_timeout", "time from the first to the last byte of a frame (60s)", _DURATION, "TCP_IDLE_TIMEOUT_MS"),
     Setting(
-        "frame_timeout", "time from the first to the last byte of a frame (60s)", parse_duration, (int, str),
-        "TCP_IDLE_TIMEOUT_MS", _whole, "TIME",
+        "max_unsent",
+        "unread bytes of answers before a connection is closed (67108864)",
+        _WHOLE,
+        "TCP_MAX_WRITE_QUEUE_BYTES",
+        metavar="BYTES",
     ),
+    Setting("shutdown_timeout", "time for running commands at SIGTERM (30s)", _DURATION, "SHUTDOWN_TIMEOUT_MS"),
+    Setting("processes", "gateway processes that share the port (1)", _WHOLE),
+    Setting("share_port", "let other gateways of this machine listen on the same port; --processes does so", _FLAG),
     Setting(
-        "max_unsent", "unread bytes of answers before a connection is closed (67108864)", _whole, (int,),
-        "TCP_MAX_WRITE_QUEUE_BYTES", metavar="BYTES",
+        "tls_cert",
+        "PEM file of the certificate chain; read again when it changes, or at SIGHUP",
+        variable="TLS_CERT_FILE",
+        metavar="FILE",
     ),
-    Setting(
-        "shutdown_timeout", "time for running commands at SIGTERM (30s)", parse_duration, (int, str),
-        "SHUTDOWN_TIMEOUT_MS", _whole, "TIME",
-    ),
-    Setting("processes", "gateway processes that share the port (1)", _whole, (int,), metavar="N"),
-    Setting(
-        "share_port", "let other gateways of this machine listen on the same port; --processes does so", kinds=(bool,)
-    ),
-    Setting("tls_cert", "PEM file of the certificate chain; read again when it changes, or at SIGHUP",
-            variable="TLS_CERT_FILE", metavar="FILE"),
     Setting("tls_key", "PEM file of its key", variable="TLS_KEY_FILE", metavar="FILE"),
     Setting(
-        "rate_limit", "frames of a connection, and HTTP requests of an address, per window; default: no limit", _whole,
-        (int,), "RATE_LIMIT_MAX_REQUESTS", metavar="N",
+        "rate_limit",
+        "frames of a connection, and HTTP requests of an address, per window; default: no limit",
+        _WHOLE,
+        "RATE_LIMIT_MAX_REQUESTS",
     ),
+    Setting("rate_limit_window", "length of the window (60s)", _DURATION, "RATE_LIMIT_WINDOW_MS"),
+    Setting("max_completed", "completed jobs of a queue to keep; default: all", _WHOLE, "BUNQUEUE_MAX_COMPLETED_JOBS"),
     Setting(
-        "rate_limit_window", "length of the window (60s)", parse_duration, (int, str), "RATE_LIMIT_WINDOW_MS", _whole,
-        "TIME",
-    ),
-    Setting("max_completed", "completed jobs of a queue to keep; default: all", _whole, (int,),
-            "BUNQUEUE_MAX_COMPLETED_JOBS", metavar="N"),
-    Setting(
-        "backup", "directory or URL such as s3://bucket/prefix for backups of all queues; default: none",
+        "backup",
+        "directory or URL such as s3://bucket/prefix for backups of all queues; default: none",
         metavar="DESTINATION",
     ),
-    Setting("backup_every", "time between the backups of a queue (6h)", parse_duration, (int, str),
-            "S3_BACKUP_INTERVAL", _whole, "TIME"),
-    Setting("backup_keep", "backups of a queue to keep (7)", _whole, (int,), "S3_BACKUP_RETENTION", metavar="N"),
-    Setting("backup_storage", "options of the store of backups", kinds=(dict,), is_secret=True),
-    Setting("log_level", "debug, info (the default), warn or error", _level, (str,), "LOG_LEVEL", metavar="LEVEL"),
-    Setting("log_format", "text (the default), or json: one object per line", _format, (str,), "LOG_FORMAT",
-            metavar="FORMAT"),
+    Setting("backup_every", "time between the backups of a queue (6h)", _DURATION, "S3_BACKUP_INTERVAL"),
+    Setting("backup_keep", "backups of a queue to keep (7)", _WHOLE, "S3_BACKUP_RETENTION"),
+    Setting("backup_storage", "options of the store of backups", _Type(kinds=(dict,)), is_secret=True),
+    Setting("log_level", "debug, info (the default), warn or error", _Type(_level), "LOG_LEVEL", metavar="LEVEL"),
     Setting(
-        "webhook_networks", "networks to which webhooks may be sent besides public ones, separated by commas", _texts,
-        (list,), metavar="NETWORKS",
-    ),
-    Setting("webhook_timeout", "time of one attempt to deliver a webhook (10s)", parse_duration, (int, str),
-            metavar="TIME"),
-    Setting(
-        "webhook_attempts", "attempts to deliver a webhook (8)", _whole, (int,), "WEBHOOK_MAX_RETRIES", metavar="N"
+        "log_format", "text (the default), or json: one object per line", _Type(_format), "LOG_FORMAT", metavar="FORMAT"
     ),
     Setting(
-        "webhook_backoff", "time before the second attempt, doubled with each (1s)", parse_duration, (int, str),
-        "WEBHOOK_RETRY_DELAY_MS", _whole, "TIME",
+        "webhook_networks",
+        "networks to which webhooks may be sent besides public ones, separated by commas",
+        _TEXTS,
+        metavar="NETWORKS",
     ),
-)  # fmt: skip
+    Setting("webhook_timeout", "time of one attempt to deliver a webhook (10s)", _DURATION),
+    Setting("webhook_attempts", "attempts to deliver a webhook (8)", _WHOLE, "WEBHOOK_MAX_RETRIES"),
+    Setting(
+        "webhook_backoff", "time before the second attempt, doubled with each (1s)", _DURATION, "WEBHOOK_RETRY_DELAY_MS"
+    ),
+)
 _OF_PROGRAMS: Final = "an integer (milliseconds) or a timedelta, "
 """Part of the error of a duration that no variable, file or flag can follow."""
 _KIND_NAMES: Final[Mapping[type, str]] = {
@@ -219,7 +247,7 @@ def settings_of(
         for variable in (setting.variable, *setting.also) if setting.variable else ():
             text = environment.get(variable)
             if text:
-                value = _parsed(variable, text, setting.parse_variable or setting.parse)
+                value = _parsed(variable, text, setting.type.parse_variable or setting.type.parse)
                 found[setting.name] = _checked(setting, variable, value)
                 names.add(setting.name, variable)
                 break
@@ -326,13 +354,13 @@ def _of_file(path: str, name: str, value: Any) -> Any:
         similar = get_close_matches(name, _BY_NAME, 1)
         problem = f"has the unknown setting {name!r}" + (f"; did you mean {similar[0]!r}?" if similar else "")
         raise GlideMQValidationError("config", path, problem)
-    if type(value) not in setting.kinds:
-        kinds = " or ".join(_KIND_NAMES[kind] for kind in setting.kinds)
+    if type(value) not in setting.type.kinds:
+        kinds = " or ".join(_KIND_NAMES[kind] for kind in setting.type.kinds)
         shown = SECRET if setting.is_secret else value
         raise GlideMQValidationError(name, shown, f"must be {kinds} (in {path})")
     try:
-        if isinstance(value, str) and setting.parse in (parse_duration, _level, _format):
-            value = _parsed(name, value, setting.parse)
+        if isinstance(value, str) and setting.type.parse in (parse_duration, _level, _format):
+            value = _parsed(name, value, setting.type.parse)
         return _checked(setting, name, value)
     except GlideMQValidationError as error:
         raise GlideMQValidationError(error.option, error.value, f"{error.problem} (in {path})") from None

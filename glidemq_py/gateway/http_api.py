@@ -34,7 +34,7 @@ from glidemq_py.gateway.http_routes import (
     shown,
 )
 from glidemq_py.gateway.listing import read_counts
-from glidemq_py.gateway.names import QueueNameError, engine_name
+from glidemq_py.gateway.names import engine_name
 from glidemq_py.gateway.options import BACKLOG, GatewayOptions
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_map
@@ -127,6 +127,8 @@ class HttpApi:
             return
         except _RefusedError as error:
             await self._answer(send, headers, error.status, {"ok": False, "error": str(error)})
+        except CommandError as error:
+            await self._answer(send, headers, 400, {"ok": False, "error": str(error)})
         except NotAllowedError as error:
             await self._answer(send, headers, 403, {"ok": False, "error": str(error)})
         except GlideMQError as error:  # figures could not be read
@@ -159,10 +161,7 @@ class HttpApi:
         if route.command == SOCKET:
             raise _RefusedError(426, "WebSocket upgrade failed")
         body = await _body_of(headers, receive)
-        try:
-            fields = fields_of(route, in_path, _query_of(scope), body)
-        except CommandError as error:
-            raise _RefusedError(400, str(error)) from None
+        fields = fields_of(route, in_path, _query_of(scope), body)
         answer = await self._execute(request, route, fields, receive)
         await self._answer(send, headers, _status_of(route, answer), shown(route, answer))
         self._keep_fetched(answer)
@@ -368,10 +367,7 @@ def _path_of(scope: Scope) -> str:
 
 def _queue_of(name: str | None) -> str | None:
     """Return the name of a queue in this package."""
-    try:
-        return None if name is None else engine_name(name)
-    except QueueNameError as error:
-        raise _RefusedError(400, str(error)) from None
+    return None if name is None else engine_name(name)
 
 
 def _denying(send: Send) -> Send:

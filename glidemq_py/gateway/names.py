@@ -17,8 +17,8 @@ from glidemq_py._partitions.stored import whole_queues
 from glidemq_py.errors import GlideMQValidationError
 
 __all__ = [
-    "MARK", "MAX_NAME", "QueueNameError", "check_wire_name", "engine_name", "listed_queues", "queue_of_part",
-    "wire_name",
+    "MARK", "MAX_NAME", "CommandError", "QueueNameError", "check_wire_name", "engine_name", "listed_queues",
+    "queue_of_part", "wire_name",
 ]  # fmt: skip
 
 MAX_NAME: Final = 256
@@ -28,7 +28,11 @@ _TO_ESCAPE: Final = re.compile(r":|%(?=3A|25)")
 _ESCAPED: Final = re.compile(r"%(3A|25)")
 
 
-class QueueNameError(ValueError):
+class CommandError(Exception):
+    """A command that is rejected; the message is the ``error`` of the answer."""
+
+
+class QueueNameError(CommandError):
     """A queue name that no queue can have."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeGuard, cast
 
-from glidemq_py.gateway.names import QueueNameError, check_wire_name, engine_name
+from glidemq_py.gateway.names import CommandError, check_wire_name, engine_name
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
 __all__ = [
@@ -22,10 +22,6 @@ Given = Mapping[str, Any]
 """Fields of a command, checked."""
 DONE: Final[Answer] = PortableMap(id=UNDEFINED)
 """The answer of a command that returns nothing."""
-
-
-class CommandError(Exception):
-    """A command that is rejected; the message is the ``error`` of the answer."""
 
 
 class Kind(StrEnum):
@@ -172,12 +168,9 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def _queue(field: Field, value: Any) -> str:
-    try:
-        if field.kind is Kind.STRICT_QUEUE or not isinstance(value, str):
-            value = check_wire_name(value)
-        return engine_name(value)
-    except QueueNameError as error:
-        raise CommandError(str(error)) from None
+    if field.kind is Kind.STRICT_QUEUE or not isinstance(value, str):
+        value = check_wire_name(value)
+    return engine_name(value)
 
 
 def _text(field: Field, value: Any) -> str:

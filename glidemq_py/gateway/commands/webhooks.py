@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from glidemq_py.gateway.addresses import check_url
-from glidemq_py.gateway.names import QueueNameError, engine_name, wire_name
+from glidemq_py.gateway.names import engine_name, wire_name
 from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import Answer, CommandError, Field, Given, Kind
 from glidemq_py.gateway.webhook_events import prepare
@@ -57,10 +57,7 @@ async def _add(session: Session, given: Given) -> Answer:
 
 
 def _queue_of(name: str | None) -> str | None:
-    try:
-        found = engine_name(name) if name else None
-    except QueueNameError as error:
-        raise CommandError(str(error)) from None
+    found = engine_name(name) if name else None
     if found == DELIVERIES:
         raise CommandError(f"queue {DELIVERIES} has the messages of webhooks: its events are not sent")
     return found
