@@ -10,7 +10,7 @@ from typing import Any, Final
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, PayloadTooLargeError, show_value
 from glidemq_py.gateway.commands import (
-    ack,
+    attempts,
     connection,
     cron,
     dead_letters,
@@ -18,7 +18,6 @@ from glidemq_py.gateway.commands import (
     jobs,
     limits,
     monitoring,
-    pull,
     push,
     queues,
     webhooks,
@@ -33,7 +32,7 @@ __all__ = ["COMMANDS", "NOTHING_READY", "PROTOCOL", "execute", "failure", "only_
 _log = get_logger(__name__)
 
 _GROUPS: Final = (
-    connection, push, pull, ack, flows, jobs, queues, dead_letters, cron, limits, webhooks, monitoring,
+    connection, push, attempts, flows, jobs, queues, dead_letters, cron, limits, webhooks, monitoring,
 )  # fmt: skip
 
 COMMANDS: Final[Mapping[str, Command]] = {

@@ -12,7 +12,7 @@ from glidemq_py._core.record import JobState
 from glidemq_py._features.priorities import change_job_rank
 from glidemq_py._job.job import AnyJob
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitTimeoutError
-from glidemq_py.gateway.commands.ack import ClientError, end_attempt, end_early, leased_job
+from glidemq_py.gateway.commands.attempts import ClientError, end_attempt, end_early, leased_job
 from glidemq_py.gateway.commands.flows import family_of
 from glidemq_py.gateway.job_objects import (
     UNSTARTED,

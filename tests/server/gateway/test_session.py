@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, ack
+from glidemq_py.gateway.commands import COMMANDS, PROTOCOL, attempts
 from glidemq_py.gateway.connection import Connection
 from glidemq_py.gateway.fetched import HeldJobs
 from glidemq_py.gateway.table import CommandError
@@ -251,7 +251,7 @@ async def test_many_locks_are_looked_up_once(wire: Wire, monkeypatch: pytest.Mon
         raise CommandError("Job not found")
 
     monkeypatch.setattr(HeldJobs, "fresh", stale)
-    monkeypatch.setattr(ack, "leased_job", unknown)
+    monkeypatch.setattr(attempts, "leased_job", unknown)
     ids = [str(number) for number in range(1_001)]
     assert (await good(wire, "JobHeartbeatB", ids=ids))["data"]["count"] == 0
     assert looked == ids

@@ -8,7 +8,7 @@ from glide_shared.exceptions import ConnectionError as GlideConnectionError
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway, hub
-from glidemq_py.gateway.commands import pull
+from glidemq_py.gateway.commands import attempts
 from glidemq_py.gateway.connection import Connection
 from glidemq_py.gateway.job_ids import JobIds
 from tests.inside import around, connected, direct, hubs_of, lease_exchange
@@ -154,7 +154,7 @@ async def test_large_job_of_a_client_that_leaves_meanwhile_is_released(
 
     async with Wire(gateways[0]) as leaving:
         with monkeypatch.context() as patch:
-            around(patch, pull, "_hand_over", leave)
+            around(patch, attempts, "_hand_over", leave)
             leaving.send(packed({"cmd": "PULL", "queue": used, "owner": "w"}))
             assert await leaving.is_closed()
     pulled = await good(other, "PULL", queue=used, owner="w", timeout=20_000)
