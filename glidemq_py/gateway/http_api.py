@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.background import BackgroundTask
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
@@ -47,9 +49,8 @@ _BODY_S: Final = 30.0
 _READY_S: Final = 5.0
 _MOST_QUERY_FIELDS: Final = 100
 _METHODS: Final = "GET, POST, PUT, DELETE, OPTIONS"
-_JSON: Final = (b"content-type", b"application/json")
-_TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
-_PROMETHEUS: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_TEXT: Final = "text/plain; charset=utf-8"
+_PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no"),
 )  # fmt: skip
@@ -90,13 +91,13 @@ class HttpApi:
         self._origins = cors_origins
         self._public = {*_LIVE, "/health", "/ready", *(() if metrics_auth else ("/prometheus",))}
         self._open: set[HttpSession] = set()
-        self._streams: set[EventStream] = set()
-        self._sockets: set[WebSocketSession] = set()
+        self._clients: set[EventStream | WebSocketSession] = set()
+        """Those that get events."""
         options = state.options
         self._limits: AddressLimits | None = None
         if options.rate_limit is not None:
             self._limits = AddressLimits(options.rate_limit, options.rate_limit_window / 1_000)
-        self._own: Mapping[str, Callable[[HttpSession, Send, Headers], Awaitable[None]]] = {
+        self._own: Mapping[str, Callable[[HttpSession], Awaitable[Response]]] = {
             "/health": self._health, "/ready": self._ready, "/prometheus": self._prometheus,
             "/queues/summary": self._summary, **dict.fromkeys(_LIVE, self._alive),
         }  # fmt: skip
@@ -109,62 +110,52 @@ class HttpApi:
         """Answer the fetches that wait, and end the streams of events and the WebSockets."""
         for request in self._open:
             request.end_polls()
-        for stream in self._streams:
-            stream.end()
-        for web_socket in self._sockets:
-            web_socket.end()
+        for client in self._clients:
+            client.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or one WebSocket."""
         headers = Headers(scope=scope)
-        if scope["type"] == "websocket":
-            serving, send = self._serve_socket(scope, headers, receive, send), _denying(send)
-        else:
-            serving = self._serve(scope, headers, receive, send)
+        serve = self._serve_socket if scope["type"] == "websocket" else self._serve
         try:
-            await serving
+            response = await serve(scope, headers, receive, send)
         except _ClientGoneError:
             return
-        except _RefusedError as error:
-            await self._answer(send, headers, error.status, {"ok": False, "error": str(error)})
-        except CommandError as error:
-            await self._answer(send, headers, 400, {"ok": False, "error": str(error)})
-        except NotAllowedError as error:
-            await self._answer(send, headers, 403, {"ok": False, "error": str(error)})
-        except GlideMQError as error:  # figures could not be read
-            await self._answer(send, headers, 503, {"ok": False, "error": str(error)})
+        except (_RefusedError, CommandError, GlideMQError) as error:
+            response = _response(json_text({"ok": False, "error": str(error)}), _status_of_error(error))
+        if response is not None:
+            response.raw_headers[:0] = self._cors(headers)
+            await response(scope, receive, send)
 
-    async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+    async def _serve(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> Response | None:
         method, path = scope["method"], _path_of(scope)
         if method == "OPTIONS":
-            await self._send(send, headers, 204, b"", _JSON)
-            return
+            return _response("", 204, None)
         self._check(path, headers, scope)
         own = self._own.get(path) if method == "GET" else None
         request = HttpSession(self._state)
         if own is not None:
-            await own(request, send, headers)
-            return
+            return await own(request)
         _ = self._state.transport  # raises while the gateway is not started
         figures = self._figures.get(f"{method} {path}")
         if figures is not None:
             work = figures(request, dict(_query_of(scope)))
-            await self._answer(send, headers, 200, await self._state.deadlines.bounded(work))
-            return
+            return _response(json_text(await self._state.deadlines.bounded(work)))
         found = find_route(method, path)
         if found is None:
             raise _RefusedError(404, "Not found")
         route, in_path = found
         if route.command == EVENTS:
             await self._stream(in_path.get("queue"), headers, receive, send)
-            return
+            return None
         if route.command == SOCKET:
             raise _RefusedError(426, "WebSocket upgrade failed")
         body = await _body_of(headers, receive)
         fields = fields_of(route, in_path, _query_of(scope), body)
         answer = await self._execute(request, route, fields, receive)
-        await self._answer(send, headers, _status_of(route, answer), shown(route, answer))
-        self._keep_fetched(answer)
+        response = _response(json_text(shown(route, answer)), _status_of(route, answer))
+        response.background = BackgroundTask(self._keep_fetched, answer)
+        return response
 
     def _check(self, path: str, headers: Headers, scope: Scope) -> None:
         if path in self._public:
@@ -209,8 +200,8 @@ class HttpApi:
             leaving.cancel()
             self._open.discard(request)
 
-    def _keep_fetched(self, answer: Answer) -> None:
-        """Let the jobs of an answer stay locked: there is no connection whose end would release them."""
+    async def _keep_fetched(self, answer: Answer) -> None:
+        """Let the jobs of an answer that was sent stay locked: there is no connection whose end would release them."""
         jobs: list[Any] = [answer.get("job"), *(answer.get("jobs") or ())]
         for job in jobs:
             job_id = job.get("id") if is_map(job) else job.job_id if job.__class__ is Encoded else None
@@ -222,29 +213,34 @@ class HttpApi:
 
     async def _stream(self, name: str | None, headers: Headers, receive: Receive, send: Send) -> None:
         """Send the events of a queue, or of all, until the client leaves or the gateway closes."""
-        if len(self._streams) >= _MOST_STREAMS:
-            raise _RefusedError(503, f"Too many clients of events: at most {_MOST_STREAMS}")
-        queue = _queue_of(name)
-        stream = EventStream(self._state, queue, headers.get("last-event-id"))
-        self._streams.add(stream)
-        self._state.http_clients["sse"] += 1
+        stream = EventStream(self._state, _queue_of(name), headers.get("last-event-id"))
         try:
-            try:
+            with self._open_client("sse", "clients of events", stream):
                 await stream.start()
-            except GlideMQError as error:
-                raise _RefusedError(503, str(error)) from None
-            sending = asyncio.create_task(self._send_events(stream, headers, send))
-            leaving = asyncio.create_task(_disconnected(receive))
-            try:
-                await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (sending, leaving):
-                    task.cancel()
-                await asyncio.gather(sending, leaving, return_exceptions=True)
+                sending = asyncio.create_task(self._send_events(stream, headers, send))
+                leaving = asyncio.create_task(_disconnected(receive))
+                try:
+                    await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for task in (sending, leaving):
+                        task.cancel()
+                    await asyncio.gather(sending, leaving, return_exceptions=True)
         finally:
-            self._streams.discard(stream)
-            self._state.http_clients["sse"] -= 1
             stream.close()
+
+    @contextlib.contextmanager
+    def _open_client(self, kind: str, shown: str, client: EventStream | WebSocketSession) -> Generator[None]:
+        """Count a client that gets events, unless there are too many."""
+        counts = self._state.http_clients
+        if counts[kind] >= _MOST_STREAMS:
+            raise _RefusedError(503, f"Too many {shown}: at most {_MOST_STREAMS}")
+        self._clients.add(client)
+        counts[kind] += 1
+        try:
+            yield
+        finally:
+            self._clients.discard(client)
+            counts[kind] -= 1
 
     async def _send_events(self, stream: EventStream, headers: Headers, send: Send) -> None:
         sent = [*self._cors(headers), *_STREAM_HEADERS]
@@ -261,28 +257,18 @@ class HttpApi:
         found = find_route("GET", path)
         if found is None or found[0].command != SOCKET:
             raise _RefusedError(404, "Not found")
-        queue = _queue_of(found[1].get("queue"))
-        if len(self._sockets) >= _MOST_STREAMS:
-            raise _RefusedError(503, f"Too many WebSockets: at most {_MOST_STREAMS}")
-        session = WebSocketSession(self._state, queue, WebSocket(scope, receive, send))
-        self._sockets.add(session)
-        self._state.http_clients["websocket"] += 1
-        try:
+        session = WebSocketSession(self._state, _queue_of(found[1].get("queue")), WebSocket(scope, receive, send))
+        with self._open_client("websocket", "WebSockets", session):
             await session.serve(self._cors(headers))
-        except GlideMQError as error:
-            raise _RefusedError(503, str(error)) from None
-        finally:
-            self._sockets.discard(session)
-            self._state.http_clients["websocket"] -= 1
 
     # -- health and metrics ----------------------------------------------------------------------------------
 
-    async def _alive(self, request: HttpSession, send: Send, headers: Headers) -> None:
-        await self._send(send, headers, 200, b"OK", _TEXT)
+    async def _alive(self, request: HttpSession) -> Response:
+        return _response("OK", media_type=_TEXT)
 
-    async def _ready(self, request: HttpSession, send: Send, headers: Headers) -> None:
+    async def _ready(self, request: HttpSession) -> Response:
         ready = await self._is_ready()
-        await self._answer(send, headers, 200 if ready else 503, {"ok": ready, "ready": ready})
+        return _response(json_text({"ok": ready, "ready": ready}), 200 if ready else 503)
 
     async def _is_ready(self) -> bool:
         try:
@@ -292,8 +278,8 @@ class HttpApi:
             return False
         return True
 
-    async def _health(self, request: HttpSession, send: Send, headers: Headers) -> None:
-        is_healthy = await self._is_ready()
+    async def _health(self, request: HttpSession) -> Response:
+        is_healthy, clients = await self._is_ready(), self._state.http_clients
         sums = summed(await self._state.reads(read_counts).latest() or {})
         content: Answer = {
             "ok": is_healthy, "status": "healthy" if is_healthy else "degraded",
@@ -302,18 +288,18 @@ class HttpApi:
                 "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
                 "completed": sums["completed"], "dlq": sums["failed"],
             },
-            "connections": {"tcp": self._state.connections, "ws": len(self._sockets), "sse": len(self._streams)},
+            "connections": {"tcp": self._state.connections, "ws": clients["websocket"], "sse": clients["sse"]},
             "memory": memory_mb(),
         }  # fmt: skip
-        await self._answer(send, headers, 200 if is_healthy else 503, content)
+        return _response(json_text(content), 200 if is_healthy else 503)
 
-    async def _prometheus(self, request: HttpSession, send: Send, headers: Headers) -> None:
+    async def _prometheus(self, request: HttpSession) -> Response:
         answer = await execute(request, "Prometheus", {})
         if not answer["ok"]:
             raise _RefusedError(503, str(answer["error"]))
-        await self._send(send, headers, 200, str(answer["data"]["metrics"]).encode(), _PROMETHEUS)
+        return _response(answer["data"]["metrics"], media_type=_PROMETHEUS)
 
-    async def _summary(self, request: HttpSession, send: Send, headers: Headers) -> None:
+    async def _summary(self, request: HttpSession) -> Response:
         queues = [
             {
                 "name": name, "paused": counts["paused"] > 0,
@@ -324,23 +310,7 @@ class HttpApi:
             }
             for name, counts in (await request.state.deadlines.bounded(request.state.shared(read_counts))).items()
         ]  # fmt: skip
-        await self._answer(send, headers, 200, queues)
-
-    # -- answers ---------------------------------------------------------------------------------------------
-
-    async def _answer(self, send: Send, headers: Headers, status: int, answer: Answer | list[Any]) -> None:
-        await self._send(send, headers, status, json_text(answer).encode(), _JSON)
-
-    async def _send(
-        self, send: Send, headers: Headers, status: int, body: bytes, content_type: tuple[bytes, bytes]
-    ) -> None:
-        sent = [*self._cors(headers), (b"cache-control", b"no-store")]
-        if status == 401:
-            sent.append((b"www-authenticate", b"Bearer"))
-        if status != 204:
-            sent += [content_type, (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": sent})
-        await send({"type": "http.response.body", "body": body})
+        return _response(json_text(queues))
 
     def _cors(self, headers: Headers) -> list[tuple[bytes, bytes]]:
         origin = headers.get("origin")
@@ -370,13 +340,17 @@ def _queue_of(name: str | None) -> str | None:
     return None if name is None else engine_name(name)
 
 
-def _denying(send: Send) -> Send:
-    """Return what sends the response to a request for a WebSocket that is refused."""
+def _response(body: str, status: int = 200, media_type: str | None = "application/json") -> Response:
+    headers = {"cache-control": "no-store"} | ({"www-authenticate": "Bearer"} if status == 401 else {})
+    return Response(body, status, headers, media_type)
 
-    async def deny(message: Message) -> None:
-        await send({**message, "type": f"websocket.{message['type']}"})
 
-    return deny
+def _status_of_error(error: Exception) -> int:
+    if isinstance(error, _RefusedError):
+        return error.status
+    if isinstance(error, CommandError):
+        return 400
+    return 403 if isinstance(error, NotAllowedError) else 503  # figures could not be read
 
 
 def _status_of(route: Route, answer: Answer) -> int:
