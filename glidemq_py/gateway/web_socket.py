@@ -141,9 +141,7 @@ class EventStream:
         try:
             queue = await self._state.queue(name)
             await queue._plain_link()
-            found = _Readers(queue, queue._partitions)
-            for part in queue._parts:
-                await self._add_reader(found, part, "0-0" if is_new else None)
+            found = await self._read_parts(_Readers(queue), "0-0" if is_new else None)
         except BaseException:
             self._state.unfollow(name, self._news)
             raise
@@ -156,25 +154,27 @@ class EventStream:
         partitions = found.queue._partitions
         if partitions is None or partitions is found.partitions:
             return
-        since = f"{max(0, partitions.layout.number - _REPEATED_MS)}-0"
-        for part in found.queue._parts:
-            if part.name not in found.readers:
-                await self._add_reader(found, part, since)
-        found.partitions = partitions
+        await self._read_parts(found, f"{max(0, partitions.layout.number - _REPEATED_MS)}-0")
         self._news.add(name)
 
-    async def _add_reader(self, readers: _Readers, part: AnyQueue, since: str | None) -> None:
-        """Read the events of a queue or partition after the last one of the client, or else after ``since`` or now."""
-        link = await part._connected()
-        reader = EventReader(link.transport, link.keys.events)
-        if self._last is not None:
-            ms, number, of_part = self._last
-            await reader.resume(f"{ms}-{number}" if of_part == part.name else f"{max(0, ms - _REPEATED_MS)}-0")
-        elif since is not None:
-            reader.position = since
-        else:
-            await reader.resolve()
-        readers.readers[part.name] = reader, WireEvents(part, self._state.ids)
+    async def _read_parts(self, found: _Readers, since: str | None) -> _Readers:
+        """Read the new partitions of a queue after the last event of the client, or else after ``since`` or now."""
+        partitions = found.queue._partitions
+        for part in found.queue._parts:
+            if part.name in found.readers:
+                continue
+            link = await part._connected()
+            reader = EventReader(link.transport, link.keys.events)
+            if self._last is not None:
+                ms, number, of_part = self._last
+                await reader.resume(f"{ms}-{number}" if of_part == part.name else f"{max(0, ms - _REPEATED_MS)}-0")
+            elif since is not None:
+                reader.position = since
+            else:
+                await reader.resolve()
+            found.readers[part.name] = reader, WireEvents(part, self._state.ids)
+        found.partitions = partitions
+        return found
 
     async def _read(self, name: str) -> AsyncIterator[tuple[str, list[Event]]]:
         for part, (reader, wire) in tuple(self._readers[name].readers.items()):
@@ -208,10 +208,8 @@ class _Readers:
     """The readers of a queue, by the names of its partitions."""
 
     queue: AnyQueue
-    partitions: object
-    readers: dict[str, tuple[EventReader, WireEvents]] = field(
-        default_factory=dict[str, tuple[EventReader, WireEvents]]
-    )
+    partitions: object = None
+    readers: dict[str, _Reader] = field(default_factory=dict[str, _Reader])
 
 
 async def _converted(wire: WireEvents, event: QueueEvent) -> list[Event]:
