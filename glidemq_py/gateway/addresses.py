@@ -18,11 +18,6 @@ from urllib.parse import urlsplit
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.table import CommandError
 
-__all__ = [
-    "Address", "AddressLimits", "FrameLimit", "Network", "Target", "check_url", "client_address", "parse_networks",
-    "problem_of", "target_of",
-]  # fmt: skip
-
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -20,8 +20,6 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError
 from glidemq_py.gateway.names import listed_queues
 from glidemq_py.gateway.options import GatewayOptions
 
-__all__ = ["BackupFigures", "Backups"]
-
 _log = get_logger(__name__)
 
 _LEAST_S: Final = 60.0

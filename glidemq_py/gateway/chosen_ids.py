@@ -29,8 +29,6 @@ from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobStateErro
 from glidemq_py.gateway.names import queue_of_part
 from glidemq_py.gateway.table import CommandError
 
-__all__ = ["ChosenIds", "chosen_of", "engine_id"]
-
 SHARDS: Final = 16
 """Number of hashes of a prefix. It must never change."""
 UNUSED_S: Final = 3_600

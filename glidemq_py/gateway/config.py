@@ -28,10 +28,6 @@ from glidemq_py.gateway.options import GatewayOptions
 if sys.platform != "win32":
     import fcntl
 
-__all__ = [
-    "MOST_QUEUES_VARIABLE", "SETTINGS", "GivenNames", "Setting", "given_names", "kept_server", "most_queues",
-    "settings_of",
-]  # fmt: skip
 
 MOST_QUEUES_VARIABLE: Final = "METRICS_MAX_QUEUES"
 """Environment variable with the maximum number of queues that have series of their own in `Prometheus`."""

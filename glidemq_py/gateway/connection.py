@@ -26,8 +26,6 @@ from glidemq_py.gateway.values import (
     value_of,
 )
 
-__all__ = ["MAX_RUNNING", "Connection"]
-
 MAX_RUNNING: Final = 50
 """Commands of one connection that run at a time; the next ones wait."""
 _AUTH_S: Final = 10.0

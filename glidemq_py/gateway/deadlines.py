@@ -18,8 +18,6 @@ from glidemq_py._client.transport import Transport
 from glidemq_py.errors import GlideMQConnectionError
 from glidemq_py.gateway.table import CommandError
 
-__all__ = ["WAIT_MARGIN_S", "Deadlines"]
-
 T = TypeVar("T")
 
 WAIT_MARGIN_S: Final = 0.5

@@ -28,8 +28,6 @@ from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.values import PortableMap, frame_of, framed, packed_value
 
-__all__ = ["EventFeed", "News", "WireEvents", "tell_starts"]
-
 _log = get_logger(__name__)
 
 _PAUSE_S: Final = 0.002

@@ -30,8 +30,6 @@ from glidemq_py.gateway.slices import VALUE_PARTS
 from glidemq_py.gateway.values import PortableMap, packed_portable, packed_value, portable
 from glidemq_py.telemetry.spans import CONTEXT_START
 
-__all__ = ["DEFAULT_LOCK_MS", "FRESH_S", "Fetched", "Held", "HeldJobs", "fetched_of"]
-
 _KEPT: Final = 500
 _MOST_CHARS: Final = 1_024
 """Length of options whose shape is kept."""

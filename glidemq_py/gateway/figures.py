@@ -16,17 +16,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from glidemq_py._worker.heartbeat import resident_memory
 
-__all__ = [
-    "BUCKETS_S",
-    "KEPT_S",
-    "Figures",
-    "Histogram",
-    "ProcessMemory",
-    "SharedRead",
-    "memory_mb",
-    "process_memory",
-]
-
 BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of the histograms, as bunqueue has them."""
 _WINDOW_S: Final = 60

@@ -43,8 +43,6 @@ from glidemq_py.gateway.table import Answer, CommandError, is_map
 from glidemq_py.gateway.values import MAX_FRAME, UNDEFINED, Encoded
 from glidemq_py.gateway.web_socket import MAX_MESSAGE, PING_S, EventStream, WebSocketSession, sent_events
 
-__all__ = ["GatewayHttpServer", "HttpApi"]
-
 _BODY_S: Final = 30.0
 _READY_S: Final = 5.0
 _MOST_QUERY_FIELDS: Final = 100

@@ -16,19 +16,6 @@ from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, Kind, is_map
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer, is_too_deep, plain
 
-__all__ = [
-    "EVENTS",
-    "ROUTES",
-    "SOCKET",
-    "HttpSession",
-    "Route",
-    "fields_of",
-    "find_route",
-    "json_text",
-    "json_value",
-    "shown",
-]
-
 
 class HttpSession(Session):
     """The session of a request, whose token has been checked.

@@ -47,8 +47,6 @@ from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched, fetched_of
 from glidemq_py.gateway.prefetch import Prefetch
 
-__all__ = ["FIRST_LOOKS", "MOST_FETCHED", "NO_REPLY", "STALE_S", "Fetching", "Hub"]
-
 _log = get_logger(__name__)
 
 MOST_CALLS: Final = 2

@@ -28,18 +28,15 @@ from glidemq_py._core.keys import (
     RANDOM_BITS,
     QueueKeys,
     check_bits,
-    is_uuid7,
-    queue_number,
     queue_numbers_key,
     validate_existing_id,
 )
+from glidemq_py._core.keys import queue_number as queue_number
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, chosen_of, engine_id
 from glidemq_py.gateway.names import MARK, QueueNameError, engine_name, queue_of_part, wire_name
 from glidemq_py.gateway.table import CommandError
-
-__all__ = ["MAX_QUEUES", "IdMaker", "JobIds", "is_uuid7", "queue_number", "usual_number"]
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -13,33 +13,16 @@ from typing import Any, Final, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._core.keys import is_uuid7
 from glidemq_py._core.option_values import read_tags
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._core.record import JobCounts, JobState
 from glidemq_py._features.consistency.calls import check_scope
 from glidemq_py._job.job import AnyJob
 from glidemq_py._job.reading import counts_by_rank
-from glidemq_py.gateway.job_ids import is_uuid7
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.values import UNDEFINED
-
-__all__ = [
-    "LIMIT",
-    "READY",
-    "SOURCES",
-    "UNSTARTED",
-    "Source",
-    "check_readers",
-    "full_job_object",
-    "job_object",
-    "json_value",
-    "read_priority_counts",
-    "read_wire_counts",
-    "sources_of",
-    "stored_value",
-    "wire_state",
-]
 
 _STATES: Final[Mapping[JobState, str]] = {JobState.GROUP_WAITING: "waiting", JobState.SUSPENDED: "delayed"}
 READY: Final = ("waiting", "prioritized")

@@ -29,11 +29,6 @@ from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import CommandError
 
-__all__ = [
-    "MOST_LISTED", "ROOM_CHARS", "Listed", "active_job", "check_size", "due_times_of", "existing_job",
-    "find_job", "job_at", "jobs_in_order", "located", "own_id", "part_of_key", "read_counts", "size_of",
-]  # fmt: skip
-
 _AT_A_TIME: Final = 50
 """Queues that are counted together."""
 

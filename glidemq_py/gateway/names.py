@@ -16,11 +16,6 @@ from glidemq_py._features.queue_list import find_queues
 from glidemq_py._partitions.stored import whole_queues
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = [
-    "MARK", "MAX_NAME", "CommandError", "QueueNameError", "check_wire_name", "engine_name", "listed_queues",
-    "queue_of_part", "wire_name",
-]  # fmt: skip
-
 MAX_NAME: Final = 256
 
 _ALLOWED: Final = re.compile(r"[A-Za-z0-9_\-.:]+", re.ASCII)

@@ -17,8 +17,6 @@ from glidemq_py.gateway.deadlines import WAIT_MARGIN_S
 from glidemq_py.gateway.fetched import Fetched
 from glidemq_py.gateway.hub import NO_REPLY, Hub
 
-__all__ = ["PartitionHubs"]
-
 _TURN_S: Final = 0.05
 """How long all fetches begin with the same partition, so that they leave in one call."""
 _MORE: Final = 2

@@ -16,8 +16,6 @@ from typing import Final
 
 from glidemq_py.gateway.fetched import Fetched
 
-__all__ = ["Prefetch"]
-
 _KEPT_S: Final = 0.01
 """How long jobs wait for a fetch."""
 _PROMPT_S: Final = 0.02

@@ -88,8 +88,6 @@ from glidemq_py.gateway.table import CommandError, check_all, is_map
 from glidemq_py.telemetry.spans import observed_add
 from glidemq_py.telemetry.state import TELEMETRY
 
-__all__ = ["MOST_JOBS", "ROWS_AT_ONCE", "Bulk"]
-
 _log = get_logger(__name__)
 
 MOST_JOBS: Final = 100_000

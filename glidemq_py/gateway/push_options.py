@@ -32,31 +32,6 @@ from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_valu
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import CommandError, Field, Kind, is_map, is_number
 
-__all__ = [
-    "CHILD_POLICIES",
-    "FLOW_FIELDS",
-    "JOB_FIELDS",
-    "MAX_BACKOFF_MS",
-    "TEMPLATE_FIELDS",
-    "GroupFullError",
-    "Push",
-    "again",
-    "child_policy",
-    "chosen_id",
-    "group_priority",
-    "ineffective_policies",
-    "job_name_and_data",
-    "key_of",
-    "missing_job",
-    "once_more",
-    "push_of",
-    "reject_keys",
-    "reject_two_keys",
-    "take_back",
-    "template_options",
-    "zone_name",
-]
-
 T = TypeVar("T")
 
 MAX_BACKOFF_MS: Final = 3_600_000

@@ -26,20 +26,6 @@ from glidemq_py.gateway.job_objects import stored_value
 from glidemq_py.gateway.push_options import Push
 from glidemq_py.gateway.table import Field, Kind, check_nested
 
-__all__ = [
-    "ID",
-    "NAME",
-    "GroupSize",
-    "added_rows",
-    "forget_group_limits",
-    "group_size",
-    "new_row",
-    "set_group_defaults",
-    "set_group_sizes",
-    "usual_row",
-    "with_id",
-]
-
 GroupSize = tuple[str, int]
 """A group and its maximum size."""
 

@@ -19,8 +19,6 @@ from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, check_all, check_field
 
-__all__ = ["Command", "Commands", "Handler", "PushOrder", "Session", "Way", "check_fields", "on_queue"]
-
 
 class Way(enum.Enum):
     """How a job is added. Jobs that take the same way arrive in their order, except those that go alone."""

@@ -18,8 +18,6 @@ from weakref import WeakKeyDictionary
 from glidemq_py.gateway.table import Answer, CommandError
 from glidemq_py.gateway.values import UNDEFINED, Encoded, PackedList, PortableMap, packed_portable, packed_value, plain
 
-__all__ = ["JOB_CHARS", "JSON_PARTS", "LARGE_CHARS", "VALUE_PARTS", "Parts", "Slices", "large_content", "too_deep"]
-
 LARGE_CHARS: Final = 65_536
 """Data and results above it make an answer large."""
 JOB_CHARS: Final = 512

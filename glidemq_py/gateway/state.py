@@ -42,8 +42,6 @@ from glidemq_py.gateway.partition_hubs import PartitionHubs
 from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.webhooks import Webhooks
 
-__all__ = ["GatewayState"]
-
 _log = get_logger(__name__)
 
 T = TypeVar("T")

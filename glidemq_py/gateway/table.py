@@ -8,13 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeGuard, cast
 
-from glidemq_py.gateway.names import CommandError, check_wire_name, engine_name
+from glidemq_py.gateway.names import CommandError as CommandError
+from glidemq_py.gateway.names import check_wire_name, engine_name
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
-
-__all__ = [
-    "DONE", "JOB", "QUEUE", "STRICT_QUEUE", "TOKEN", "Answer", "CommandError", "Field", "Given", "Kind", "check_all",
-    "check_field", "check_nested", "is_list", "is_map", "is_number",
-]  # fmt: skip
 
 Answer = dict[str, Any]
 """Fields of an answer besides ``ok`` and ``reqId``."""

@@ -15,12 +15,6 @@ from typing import Any, Final, cast
 
 import msgpack
 
-__all__ = [
-    "MAX_DEPTH", "MAX_ELEMENTS", "MAX_FRAME", "MAX_UNAUTHENTICATED_FRAME", "UNDEFINED", "Encoded", "FrameReader",
-    "InvalidValueError", "LargeAnswer", "PackedList", "PortableMap", "ValueLimitError", "frame_of", "framed",
-    "is_too_deep", "packed_portable", "packed_value", "plain", "portable", "request_id_of", "value_of",
-]  # fmt: skip
-
 MAX_DEPTH: Final = 200
 """Deepest nesting of lists and maps in a received value."""
 MAX_ELEMENTS: Final = 2_000_000

@@ -32,17 +32,6 @@ from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, is_list, is_map
 from glidemq_py.gateway.values import plain
 
-__all__ = [
-    "EVENT_NAMES",
-    "MAX_MESSAGE",
-    "MOST_QUEUES",
-    "PING_S",
-    "EventStream",
-    "WebSocketSession",
-    "named",
-    "sent_events",
-]
-
 _log = get_logger(__name__)
 
 MOST_QUEUES: Final = 1_000

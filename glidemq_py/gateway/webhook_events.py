@@ -28,8 +28,6 @@ from glidemq_py.gateway.events import WireEvents, tell_starts
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.webhook_registry import NAMES, Figures, Message, Webhook, WebhookRegistry, message_of
 
-__all__ = ["Delivery", "EventReading", "ReadingLock", "prepare", "wanted_by"]
-
 _log = get_logger(__name__)
 
 LOCK_MS: Final = 5_000

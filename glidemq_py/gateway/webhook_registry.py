@@ -24,18 +24,6 @@ from glidemq_py.gateway.events import WireEvents
 from glidemq_py.gateway.job_ids import IdMaker
 from glidemq_py.gateway.table import CommandError
 
-__all__ = [
-    "EVENTS",
-    "NAMES",
-    "Figures",
-    "Message",
-    "Webhook",
-    "WebhookRegistry",
-    "check_secret",
-    "headers_of",
-    "message_of",
-]
-
 NAMES: Final[Mapping[str, str]] = {
     "added": "job.pushed", "active": "job.started", "completed": "job.completed", "failed": "job.failed",
     "expired": "job.failed", "retrying": "job.failed", "progress": "job.progress",

@@ -34,8 +34,6 @@ from glidemq_py.gateway.table import CommandError
 from glidemq_py.gateway.webhook_events import Delivery, EventReading, ReadingLock, wanted_by
 from glidemq_py.gateway.webhook_registry import Figures, Webhook, WebhookRegistry, headers_of
 
-__all__ = ["DELIVERIES", "SLOTS", "DeliverySlots", "WebhookError", "Webhooks", "post"]
-
 _HEAD_BYTES: Final = 65_536
 _BODY_BYTES: Final = 65_536
 _DRAIN_S: Final = 1.0

@@ -27,8 +27,6 @@ from glidemq_py.gateway.session import Command, Session, check_fields
 from glidemq_py.gateway.table import DONE, Answer, CommandError
 from glidemq_py.gateway.values import LargeAnswer, PortableMap
 
-__all__ = ["COMMANDS", "NOTHING_READY", "PROTOCOL", "execute", "failure", "only_reads"]
-
 _log = get_logger(__name__)
 
 _GROUPS: Final = (

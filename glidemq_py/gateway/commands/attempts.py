@@ -27,8 +27,6 @@ from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, VALUE_PARTS, Slice
 from glidemq_py.gateway.table import DONE, JOB, STRICT_QUEUE, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import Encoded, LargeAnswer, PackedList
 
-__all__ = ["COMMANDS", "ClientError", "end_attempt", "end_early", "lease_of", "leased_job"]
-
 COMMANDS: Final = Commands()
 
 

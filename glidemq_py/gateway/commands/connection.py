@@ -18,8 +18,6 @@ from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
-__all__ = ["COMMANDS", "FORGOTTEN_MS", "list_workers"]
-
 COMMANDS: Final = Commands()
 
 PROTOCOL_VERSION: Final = 3

@@ -29,8 +29,6 @@ from glidemq_py.gateway.table import (
     is_number,
 )
 
-__all__ = ["COMMANDS", "all_crons", "read_schedulers"]
-
 COMMANDS: Final = Commands()
 
 _MOST: Final = 2**53 - 1

@@ -27,8 +27,6 @@ from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
 from glidemq_py.gateway.values import Encoded, LargeAnswer
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: Final = Commands()
 
 _MOST: Final = 2**53

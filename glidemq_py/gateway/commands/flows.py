@@ -47,8 +47,6 @@ from glidemq_py.gateway.table import (
     is_map,
 )
 
-__all__ = ["COMMANDS", "family_of"]
-
 COMMANDS: Final = Commands()
 
 _log = get_logger(__name__)

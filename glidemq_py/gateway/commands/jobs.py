@@ -29,8 +29,6 @@ from glidemq_py.gateway.slices import LARGE_CHARS, Slices
 from glidemq_py.gateway.table import JOB, TOKEN, Answer, CommandError, Field, Given, Kind, is_number
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: Final = Commands()
 
 _MOST_PROGRESS: Final = 100

@@ -15,8 +15,6 @@ from glidemq_py.gateway.listing import find_job, part_of_key
 from glidemq_py.gateway.session import Commands, Handler, Session, on_queue
 from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: Final = Commands()
 
 _MAX_MS: Final = 31_536_000_000

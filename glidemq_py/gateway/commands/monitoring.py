@@ -19,10 +19,6 @@ from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 
-__all__ = [
-    "COMMANDS", "STATES", "compact", "dashboard", "dashboard_queues", "heap_stats", "stats", "summed",
-]  # fmt: skip
-
 COMMANDS: Final = Commands()
 
 _MOST: Final = 2**53

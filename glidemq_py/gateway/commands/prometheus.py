@@ -18,8 +18,6 @@ from glidemq_py.gateway.listing import read_counts
 from glidemq_py.gateway.session import Session
 from glidemq_py.gateway.state import GatewayState
 
-__all__ = ["exposition"]
-
 _SERIES: Final = {
     "waiting": "waiting", "prioritized": "prioritized", "delayed": "delayed", "active": "active", "dlq": "failed",
 }  # fmt: skip

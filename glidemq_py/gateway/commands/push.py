@@ -35,8 +35,6 @@ from glidemq_py.gateway.table import (
 )
 from glidemq_py.gateway.values import UNDEFINED, PortableMap
 
-__all__ = ["COMMANDS", "repeated"]
-
 COMMANDS: Final = Commands()
 
 

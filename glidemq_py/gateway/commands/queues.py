@@ -29,8 +29,6 @@ from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, 
 from glidemq_py.gateway.values import LargeAnswer
 from glidemq_py.gateway.webhooks import DELIVERIES
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: Final = Commands()
 
 _QUEUE: Final = (QUEUE,)

@@ -12,8 +12,6 @@ from glidemq_py.gateway.webhook_events import prepare
 from glidemq_py.gateway.webhook_registry import EVENTS, Webhook, check_secret
 from glidemq_py.gateway.webhooks import DELIVERIES
 
-__all__ = ["COMMANDS"]
-
 COMMANDS: Final = Commands()
 
 _MOST: Final = 1_000
