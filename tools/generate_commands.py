@@ -1,7 +1,7 @@
-"""Generates the tables of docs/reference/command-line.md: run ``python -m tools.generate_commands``.
+"""Generates the tables of commands and actions: run ``python -m tools.generate_commands``.
 
-The tables are written between the comments ``<!-- commands -->`` and ``<!-- end -->``, from the commands of
-`glidemq_py.cli.app`.
+They are written between the comments ``<!-- commands -->`` or ``<!-- actions -->`` and ``<!-- end -->`` of two pages,
+from the commands of `glidemq_py.cli.app` and the declarations of `glidemq_py._operate`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,38 @@ from typing import Any, Final
 
 import typer
 
+from glidemq_py._operate.actions import ACTIONS
 from glidemq_py.cli import PASSED
 from glidemq_py.cli.app import app
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "reference" / "command-line.md"
-_TABLE: Final = re.compile(r"(<!-- commands -->\n).*?(<!-- end -->)", re.DOTALL)
+_DOCS: Final = Path(__file__).parent.parent / "docs"
+PAGE: Final = _DOCS / "reference" / "command-line.md"
+PAGES: Final = (PAGE, _DOCS / "operate" / "dashboard.md")
+_TABLE: Final = re.compile(r"(<!-- (commands|actions) -->\n).*?(<!-- end -->)", re.DOTALL)
 _COMMON: Final = ("--url", "--prefix", "--json", "--help")
 
 
 def page(text: str) -> str:
     """Return the page with the current tables."""
-    return _TABLE.sub(lambda match: f"{match[1]}{_tables()}\n{match[2]}", text)
+    made = {"commands": _commands, "actions": _actions}
+    return _TABLE.sub(lambda match: f"{match[1]}{made[match[2]]()}\n{match[3]}", text)
 
 
-def _tables() -> str:
+def _actions() -> str:
+    rows: dict[str, list[Any]] = {}
+    for action in ACTIONS.values():
+        rows.setdefault(action.kind, []).append(action)
+    lines = ["| action | role | effect | command | request of the proxy |", "| --- | --- | --- | --- | --- |"]
+    for kind, of in sorted(rows.items()):
+        texts = " ".join(" ".join((each.__doc__ or "").split("\n\n")[0].split()) for each in of)
+        named = [each.command.replace("workers", "worker") for each in of if each.command]
+        routes = [f"POST /queues/NAME{each.route[0]}".replace("{id}", "ID") for each in of if each.route]
+        commands, requests = (", ".join(f"`{each}`" for each in some) for some in (named, routes))
+        lines.append(f"| `{kind}` | {of[0].role} | {_cell(texts.replace('``', '`'))} | {commands} | {requests} |")
+    return "\n".join(lines)
+
+
+def _commands() -> str:
     root: Any = typer.main.get_command(app)
     single = [
         (name, each) for name, each in root.commands.items() if not hasattr(each, "commands") and name not in PASSED
@@ -78,8 +96,9 @@ def _cell(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    """Write the pages."""
+    for each in PAGES:
+        each.write_text(page(each.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

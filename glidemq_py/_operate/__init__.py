@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from glidemq_py._core import import_on_first_use
 
 if TYPE_CHECKING:
-    from glidemq_py._operate import access, action, actions, doctor, filters, lists, operating, snapshots
+    from glidemq_py._operate import access, action, actions, doctor, filters, job_actions, lists, operating, snapshots
 
-__all__ = ["access", "action", "actions", "doctor", "filters", "lists", "operating", "snapshots"]
+__all__ = ["access", "action", "actions", "doctor", "filters", "job_actions", "lists", "operating", "snapshots"]
 
 __getattr__, __dir__, _ = import_on_first_use(__name__, {}, tuple(__all__))

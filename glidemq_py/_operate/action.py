@@ -9,19 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import fields
 from operator import attrgetter
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.record import JobState
+from glidemq_py._operate.access import NEEDED, Role
 from glidemq_py._operate.lists import BroadcastActionError
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import record
 
 Progress = Callable[[int], None]
 """Called with the number of jobs done so far."""
-
-Role = Literal["observer", "producer", "operator"]
-"""Who does only this, of those in docs/operate/permissions.md."""
 
 ACTIONS: Final[dict[str, Any]] = {}
 """The classes of all changes, by their names."""
@@ -140,6 +138,7 @@ class Action(ABC):
             setattr(cls, name, value)
         if "kind" in vars(cls):
             ACTIONS[cls.__name__] = cls
+            NEEDED[cls.kind] = cls.role
 
     @property
     def of(self) -> str:

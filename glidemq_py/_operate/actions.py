@@ -12,56 +12,27 @@ from glidemq_py._core.checks import check_choice
 from glidemq_py._core.limits import RateLimit
 from glidemq_py._features.cleaning import CLEANABLE
 from glidemq_py._features.consistency.checking import CheckReport
+from glidemq_py._operate.action import ACTIONS as ACTIONS
 from glidemq_py._operate.action import (
-    ACTIONS,
     MAX_LISTED,
     RATE,
     Action,
     ActionResult,
     Button,
     ManyAction,
-    Problem,
     Step,
     absent,
-    count,
-    missing,
     nothing,
-    past_of,
-    perform,
 )
 from glidemq_py._operate.conversion import in_turn
 from glidemq_py._operate.job_actions import (
     KEEP_FEWER,
-    AddJob,
-    CancelJobs,
-    JobsAction,
-    PromoteJobs,
-    PurgeDeadLetters,
-    PurgeFailures,
-    RemoveJobs,
-    ReplayDeadLetters,
-    ReplayEdited,
-    RetryEdited,
-    RetryFailures,
-    RetryJobs,
-    SignalJob,
     in_state,
 )
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.parsing import PARAMETERS, Param, span, span_of
 from glidemq_py._operate.snapshots import param, record
 from glidemq_py.errors import GlideMQValidationError, JobBatchNotFoundError
-
-__all__ = [
-    "ACTIONS", "NO_NAMES", "Action", "ActionResult", "AddJob", "CancelBatch", "CancelJobs",
-    "CleanQueue", "DrainQueue", "JobsAction", "ManyAction", "ObliterateQueue", "PauseFairKey", "PauseQueue",
-    "PauseSchedule", "Problem", "PromoteJobs", "PurgeDeadLetters", "PurgeFailures", "PutSchedule", "QuietWorker",
-    "RemoveJobs", "RemoveSchedule", "ReplayDeadLetters", "ReplayEdited", "ResizeWorker", "ResumeFairKey",
-    "ResumeQueue", "ResumeSchedule", "ResumeWorker", "RetryEdited", "RetryFailures", "RetryJobs", "RunSchedule",
-    "SetFairKeyLimits", "SetGroupLimits", "SetMetricsByName", "SetQueueLimits", "SignalJob", "check_queue", "count",
-    "missing", "past_of", "perform",
-]  # fmt: skip
-
 
 _NO_GROUPS: Final = "it has neither ordering groups nor fair keys; to limit it: glidemq queue limits {queue}"
 NO_NAMES: Final = "its workers record no figures by job name; for its counts: glidemq queue show {queue}"
@@ -306,52 +277,49 @@ class ResumeFairKey(
 
 
 @record
-class _WorkersAction(Action):
+class _WorkersAction(Action, subject="worker"):
     """A change of a worker (None = all of the queue), which ``calls`` of `Queue.workers` makes."""
 
-    worker: str | None
-    timeout: int = 15_000
+    worker: str | None = param(PARAMETERS["worker"], default=None)
+    timeout: int = param(PARAMETERS["answers"], default=15_000)
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError, WorkerTimeoutError and WorkerCommandError."""
         change: Any = getattr(queue.workers, self.calls)
-        ids = await change(*self.given(), self.worker, timeout=self.timeout)
+        first = [getattr(self, each.name) for each in fields(self)[3:]]
+        ids = await change(*first, self.worker, timeout=self.timeout)
         return ActionResult(done=len(ids), ids=tuple(ids[:MAX_LISTED]))
-
-    def given(self) -> tuple[int, ...]:
-        """Return the arguments of the call before the worker."""
-        return ()
 
 
 @record
 class QuietWorker(
     _WorkersAction,
     kind="quiet_worker",
+    command="workers quiet",
+    says="quiet",
     calls="quiet",
     button=Button("quiet-worker", "Let the worker fetch no further jobs?", "worker fetches no further jobs"),
 ):
-    """Let a worker fetch no further jobs, in any of its queues. Active jobs keep running."""
+    """Let workers fetch no further jobs, for example before a deploy. Their active jobs keep running."""
 
 
 @record
 class ResumeWorker(
     _WorkersAction,
     kind="resume_worker",
+    command="workers resume",
+    says="resume",
     calls="resume",
     button=Button("resume-worker", "Let the worker fetch jobs again?", "worker fetches jobs again"),
 ):
-    """Let a quiet worker fetch jobs again."""
+    """Let quiet workers fetch jobs again."""
 
 
 @record
-class ResizeWorker(_WorkersAction, kind="resize_worker", calls="resize"):
-    """Change how many jobs a worker runs at the same time, until it ends."""
+class ResizeWorker(_WorkersAction, kind="resize_worker", command="workers resize", says="resize", calls="resize"):
+    """Change how many jobs workers run at the same time, until they end."""
 
-    concurrency: int
-
-    def given(self) -> tuple[int, ...]:
-        """See `_WorkersAction`."""
-        return (self.concurrency,)
+    concurrency: int = param(Param("CONCURRENCY", "Jobs at a time.", least=1))
 
 
 @record

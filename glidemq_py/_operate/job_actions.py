@@ -458,7 +458,7 @@ class _FailuresAction(ManyAction):
     async def count(self, operator: Operator) -> int | None:
         """See `Action`."""
         if not any(value is not None for value in self.criteria().values()):
-            stats = await (await operator.queue(self.queue)).failures.get_stats()
+            stats = await operator.get_failure_stats(self.queue)
             if self.how == "purge" or FailureReason.CANCELLED not in stats.by_reason:
                 return stats.kept
         failures = operator.iter_failures(self.queue, **self.criteria())

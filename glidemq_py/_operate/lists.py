@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 
 from glidemq_py._api.broadcast import replay_entry
 from glidemq_py._api.dead_letters import envelope_of, get_newest_dead_letter_jobs, remove_dead_letter, shown_entry
@@ -31,7 +31,6 @@ from glidemq_py._operate.snapshots import (
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError, readable_reason
 
-_T = TypeVar("_T")
 _AT_ONCE: Final = 50
 _PAGE: Final = 200
 _QUEUES_READ: Final = 20
@@ -64,16 +63,6 @@ class NoSubscriptionError(GlideMQError):
         return f"broadcast {self.queue!r} has no subscription {self.name!r}; it has {known}"
 
 
-async def some(found: AsyncIterator[_T], count: int) -> tuple[list[_T], bool]:
-    """Return the first ones, and whether there are more."""
-    first: list[_T] = []
-    async for each in found:
-        if len(first) == count:
-            return first, True
-        first.append(each)
-    return first, False
-
-
 # -- messages ---------------------------------------------------------------------------------------------
 
 
@@ -84,23 +73,18 @@ async def get_messages(
     jobs, following, examined = await operator.read_jobs(
         queue, wanted, cursor, count, most_examined, with_data=True, newest=True
     )
-    return MessagePage(messages=tuple(map(_message_of, jobs)), cursor=following, examined=examined)
+    messages = tuple(_message_of(summary_of(job), data_of(job), encoding_of(job)) for job in jobs)
+    return MessagePage(messages=messages, cursor=following, examined=examined)
 
 
-def _message_of(job: Job[Any, Any]) -> MessageSummary:
-    due = summary_of(job).due_at if job.state is JobState.DELAYED else None
-    return MessageSummary(
-        id=job.id, name=job.name, published_at=job.timestamp, due_at=due, data=data_of(job), encoding=encoding_of(job)
-    )
+def _message_of(job: JobSummary, data: Any, encoding: str | None) -> MessageSummary:
+    due = job.due_at if job.state is JobState.DELAYED else None
+    return MessageSummary(id=job.id, name=job.name, published_at=job.added_at, due_at=due, data=data, encoding=encoding)
 
 
 def get_message(details: JobDetails) -> MessageSummary:
     """Return a message of a list, from everything about it."""
-    job = details.job
-    due = job.due_at if job.state is JobState.DELAYED else None
-    return MessageSummary(
-        id=job.id, name=job.name, published_at=job.added_at, due_at=due, data=details.data, encoding=details.encoding
-    )
+    return _message_of(details.job, details.data, details.encoding)
 
 
 async def get_deliveries(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._api.flow_producer import FlowProducer
@@ -23,9 +23,10 @@ from glidemq_py._core.calls import administration as calls
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, partition_home
+from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits, GroupInfo
 from glidemq_py._core.record import JobState, WorkerInfo
 from glidemq_py._features.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.failures import Failure
+from glidemq_py._features.failures import Failure, FailureStats
 from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
@@ -33,7 +34,7 @@ from glidemq_py._features.remote_control import WorkerActivity
 from glidemq_py._job.contents import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
-from glidemq_py._operate.access import FULL_ACCESS, Access
+from glidemq_py._operate.access import FULL_ACCESS, Access, reading
 from glidemq_py._operate.conversion import (
     Layouts,
     by_partition,
@@ -69,11 +70,22 @@ from glidemq_py.errors import (
     SerializationError,
 )
 
+_T = TypeVar("_T")
 _SCANNED: Final = 5_000
 """Jobs examined per page of a filter: about 50 ms of server time, in calls of at most 2 ms."""
 _LOG_LINES: Final = 20
 _QUEUES_KEPT: Final = 1_000
 _QUEUES_AT_ONCE: Final = 50
+
+
+async def some(found: AsyncIterator[_T], count: int) -> tuple[list[_T], bool]:
+    """Return the first ones, and whether there are more."""
+    first: list[_T] = []
+    async for each in found:
+        if len(first) == count:
+            return first, True
+        first.append(each)
+    return first, False
 
 
 class Operator:
@@ -169,6 +181,7 @@ class Operator:
         )  # fmt: skip
         return bool(await (await self.transport()).command("EXISTS", *used))
 
+    @reading("queue", 10_000)
     async def list_queues(self, pattern: str | None = None, *, scan: bool = False) -> list[str]:
         """Return the names of the queues that may be read, sorted. A partitioned queue is one name.
 
@@ -180,6 +193,7 @@ class Operator:
         names = await self._layouts.whole(transport, await find_queues(transport, self.prefix, scan=scan))
         return [name for name in names if self.access.may_see(name) and (not pattern or fnmatchcase(name, pattern))]
 
+    @reading("queue")
     async def get_queue(self, name: str) -> QueueSnapshot:
         """Return a queue at this moment; its counts are 0 if it does not exist."""
         self.access.check_read(name)
@@ -189,6 +203,7 @@ class Operator:
         found = await asyncio.gather(*(_gauges(transport, QueueKeys(self.prefix, each).meta, name) for each in names))
         return found[0] if len(found) == 1 else sum_of(found)
 
+    @reading("queue")
     async def get_queues(self, names: Iterable[str]) -> list[QueueSnapshot]:
         """Return these queues at this moment, some at a time; those that may not be read are omitted."""
         seen = [name for name in names if self.access.may_see(name)]
@@ -197,6 +212,7 @@ class Operator:
             found += await asyncio.gather(*map(self.get_queue, piece))
         return found
 
+    @reading("queue")
     async def get_queue_details(self, name: str) -> QueueDetails:
         """Return a queue with its settings and figures."""
         queue = await self.queue(name)
@@ -205,21 +221,49 @@ class Operator:
         failed = (await queue.get_metrics("failed")).data
         return QueueDetails(
             queue=await self.get_queue(name),
-            limits=await queue.limits.get(),
+            limits=await self.get_limits(name),
             dead_letter_queue=await self.get_dead_letter_queue(name),
-            failures=await queue.failures.get_stats(),
+            failures=await self.get_failure_stats(name),
             completed_per_minute=tuple(point for point in completed if point.timestamp >= hour_ago),
             failed_per_minute=tuple(point for point in failed if point.timestamp >= hour_ago),
             features=await queue.settings.get_features(),
             subscriptions=tuple(await self.get_subscriptions(name)),
         )
 
+    @reading("queue")
+    async def get_limits(self, name: str) -> GlobalLimits:
+        """Return the limits of a queue that apply now."""
+        return await (await self.queue(name)).limits.get()
+
+    @reading("failure")
+    async def get_failure_stats(self, name: str) -> FailureStats:
+        """Return how many jobs of a queue have failed, by reason and job name."""
+        return await (await self.queue(name)).failures.get_stats()
+
+    @reading("group")
+    async def get_fair_key(self, queue: str, key: str | None) -> FairKeyInfo | FairKeyDefaults:
+        """Return a fair key of a queue; without one, the limits of every key that has none of its own."""
+        fair_keys = (await self.queue(queue)).fair_keys
+        return await (fair_keys.get(key) if key else fair_keys.get_defaults())
+
+    @reading("group")
+    async def get_fair_keys(self, queue: str, count: int) -> list[FairKeyInfo]:
+        """Return some fair keys of a queue that have waiting or active jobs."""
+        return (await some((await self.queue(queue)).fair_keys.iter(), count))[0]
+
+    @reading("group")
+    async def get_group(self, queue: str, key: str) -> GroupInfo | None:
+        """Return an ordering group of a queue; None without jobs and limits."""
+        return await (await self.queue(queue)).groups.get(key)
+
+    @reading("queue")
     async def get_dead_letter_queue(self, name: str, subscription: str = "") -> str | None:
         """Return the name of the dead letter queue of a queue or subscription; None without one."""
         link = await self.link(name)
         # Opening the dead letter queue would deliver entries, and a reader may not write.
         return await link.call(dead_letter_queue, subscription=subscription) or None
 
+    @reading("queue", 10_000)
     async def get_dead_letter_source(self, name: str) -> str | None:
         """Return the queue or broadcast that uses this queue as its dead letter queue; None if there is none.
 
@@ -243,6 +287,7 @@ class Operator:
             return None  # a name that any client may have written, or a queue that this user may not read
         return queue if is_source else None
 
+    @reading("queue")
     async def get_metrics_by_name(
         self, queue: str, window: int, *, name: str | None = None
     ) -> tuple[list[MetricsByName], MetricsByNameSetting]:
@@ -251,10 +296,12 @@ class Operator:
         found = await opened.metrics_by_name.get(window, name=name, interval=None)
         return found, await opened.metrics_by_name.get_setting()
 
+    @reading("worker", 5_000)
     async def get_workers(self, queue: str) -> list[WorkerInfo]:
         """Return the live workers of a queue, oldest first."""
         return await (await self.queue(queue)).get_workers()
 
+    @reading("worker")
     async def inspect_workers(
         self, queue: str, worker: str | None = None, *, timeout: int = 15_000
     ) -> list[WorkerActivity]:
@@ -275,12 +322,14 @@ class Operator:
         """Return True if the queue has subscriptions, so it holds messages instead of jobs."""
         return (await self.get_queue(name)).is_broadcast
 
+    @reading("queue")
     async def get_subscriptions(self, name: str) -> list[Subscription]:
         """Return the subscriptions of a broadcast; none if it is a queue."""
         return await get_subscriptions(await self.link(name))
 
     # -- jobs ---------------------------------------------------------------------------------------------
 
+    @reading("job")
     async def get_jobs(
         self, queue: str, wanted: JobFilter | None = None, *, cursor: str = "", count: int = 50,
         most_examined: int = _SCANNED, newest: bool = False,
@@ -338,6 +387,7 @@ class Operator:
                 at += 1
         return list(found.values()), "" if at == len(lists) else f"{at}:{position}", examined
 
+    @reading("job")
     async def iter_jobs(self, queue: str, wanted: JobFilter | None = None) -> AsyncIterator[JobSummary]:
         """Iterate over the jobs of a queue that match a filter, page by page."""
         cursor, seen = "", set[str]()
@@ -351,6 +401,7 @@ class Operator:
             if not cursor:
                 return
 
+    @reading("job")
     async def get_job(self, queue: str, job_id: str, *, log_lines: int = _LOG_LINES) -> JobDetails | None:
         """Return everything about a job, with the last lines of its log; None if it does not exist."""
         opened = await self.queue(queue)
@@ -371,6 +422,7 @@ class Operator:
             parents=tuple(JobReference(queue=ref.queue, id=ref.id) for ref in await job.get_parents()),
         )  # fmt: skip
 
+    @reading("flow")
     async def get_flow(self, queue: str, job_id: str, *, max_jobs: int = 1_000) -> FlowNode | None:
         """Return a job with the jobs it waits for, at most ``max_jobs``; None if it does not exist."""
         self.access.check_read(queue)
@@ -389,6 +441,7 @@ class Operator:
 
     # -- failures -----------------------------------------------------------------------------------------
 
+    @reading("failure")
     async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
         """Iterate over the failed jobs of a queue, with readable errors; ``criteria`` as for `Queue.failures.iter`."""
         async for failure in (await self.queue(queue)).failures.iter(**criteria):
@@ -413,6 +466,7 @@ class Operator:
 
     # -- events -------------------------------------------------------------------------------------------
 
+    @reading("event")
     async def iter_events(self, queue: str, *, after: str | None = None) -> AsyncIterator[QueueEvent]:
         """Yield the events of a queue as they happen, without end. ``after``: start after this event; None = now."""
         self.access.check_read(queue)
@@ -421,12 +475,14 @@ class Operator:
 
     # -- schedules ----------------------------------------------------------------------------------------
 
+    @reading("schedule")
     async def get_schedules(self, queue: str) -> list[ScheduleSnapshot]:
         """Return the schedules of a queue, sorted by name."""
         found = await (await self.queue(queue)).schedulers.get_all()
         states = await self._states(queue, [job_id for each in found for _, job_id in each.last_runs])
         return [schedule_of(each, queue, states) for each in found]
 
+    @reading("schedule")
     async def get_schedule(self, queue: str, name: str) -> ScheduleSnapshot | None:
         """Return the schedule with this name, or None."""
         found = await (await self.queue(queue)).schedulers.get(name)
@@ -447,6 +503,7 @@ class Operator:
 
     # -- groups -------------------------------------------------------------------------------------------
 
+    @reading("group")
     async def get_groups(self, queue: str, *, cursor: str = "") -> GroupPage:
         """Return a page of the ordering groups that have waiting jobs. A group may be on two pages."""
         links = await self.links(queue)
@@ -459,12 +516,14 @@ class Operator:
 
     # -- batches ------------------------------------------------------------------------------------------
 
+    @reading("batch")
     async def iter_batches(self, queue: str) -> AsyncIterator[BatchSnapshot]:
         """Iterate over the batches of a queue that are open or have jobs that have not ended."""
         async for batch in (await self.queue(queue)).job_batches.iter():
             with contextlib.suppress(JobBatchNotFoundError):  # it has just expired
                 yield BatchSnapshot(id=batch.id, queue=queue, status=await batch.get_status())
 
+    @reading("batch")
     async def get_batch(self, queue: str, batch_id: str) -> BatchSnapshot | None:
         """Return a batch of a queue, or None."""
         try:

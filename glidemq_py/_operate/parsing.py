@@ -176,6 +176,7 @@ PARAMETERS: Final = {
     "newest": Param("--newest", "List the jobs that ended last, newest first."),
     "limit": Param("--limit -n N", "Maximum number to list.", least=1, most=100_000),
     "timeout": Param("--timeout TIME", "Give up after this time.", span_of),
+    "answers": Param("--timeout TIME", "How long to wait for answers.", span_of),
     "concurrency": Param("--concurrency N", "Active jobs; 0 = no limit.", least=0),
     "rate_limit": Param("--rate JOBS/TIME", "Jobs per window, such as 100/1m; off = no limit.", _limit_of),
     "yes": Param("--yes -y", "Do not ask for confirmation."),

@@ -16,7 +16,7 @@ from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.timeline import TimelineEntry
-from glidemq_py._operate.parsing import Param
+from glidemq_py._operate.parsing import Param, span, span_of
 
 _T = TypeVar("_T")
 _MANY_UNREAD: Final = 1_001
@@ -31,7 +31,8 @@ def param(text: str | Param, name: str = "", **given: Any) -> Any:
         given: The arguments of `dataclasses.field`.
     """
     declared = text if isinstance(text, Param) else Param(name, text)
-    shown = given["default"] if isinstance(given.get("default"), str) else None
+    default = given.get("default")
+    shown = span(default) if declared.read is span_of and default else default if isinstance(default, str) else None
     declared = declared._replace(is_needed="default" not in given, default=shown)
     return field(metadata={"param": declared}, **given)
 

@@ -243,11 +243,11 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
         if state == "running" and await server_time(transport) - _int(found, "updated") > 1_000:
             state = "interrupted"
     return BulkChange(
-        id=bulk_id, user=found["user"], kind=found["kind"], queue=found["queue"],
-        label=found["label"], total=_int(found, "total") if found["total"] else None,
+        id=bulk_id, **{name: found[name] for name in ("user", "kind", "queue", "label", "error")},
+        total=_int(found, "total") if found["total"] else None,
         done=_int(found, "done"), problems=_int(found, "problems"),
         examples=tuple(json.loads(found["examples"] or "[]")), state=cast("BulkState", state),
-        error=found["error"], began_at=_int(found, "began"), updated_at=_int(found, "updated"),
+        began_at=_int(found, "began"), updated_at=_int(found, "updated"),
         now=await server_time(transport),
     )  # fmt: skip
 

@@ -16,9 +16,6 @@ from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from starlette.datastructures import Headers
-
 from glidemq_py.errors import GlideMQError, show_value
 
 if TYPE_CHECKING:

@@ -26,7 +26,13 @@ from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py._operate.parsing import PARAMETERS, Param, span
 from glidemq_py.cli.arguments import hint_of, value_given
 from glidemq_py.cli.settings import Settings, find_settings
-from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, show_value
+from glidemq_py.errors import (
+    GlideMQConnectionError,
+    GlideMQError,
+    GlideMQValidationError,
+    WorkerNotFoundError,
+    show_value,
+)
 
 if TYPE_CHECKING:
     from glidemq_py._operate.action import Action
@@ -79,7 +85,7 @@ def _parameter(name: str, param: Param, kind: Any, default: Any) -> inspect.Para
     if param.is_many:
         kind, default = list[str] | None, None
     elif param.read is not None and not param.is_needed:
-        kind, default = str | None, span(default) if default else None
+        kind, default = str | None, span(default) if default and not isinstance(default, str) else default or None
     return inspect.Parameter(name, _KEYWORD, default=default, annotation=hint_of(param, kind))
 
 
@@ -125,7 +131,10 @@ def command(name: str, /, *, server: bool = True, json: bool = True, **params: P
             url, prefix, as_json = (texts.pop(each.name, None) or before.get(each.name) for each in COMMON)
 
             async def called(shell: Shell) -> None:
-                await function(shell, **{each: value_given(given[each], text) for each, text in texts.items()})
+                try:
+                    await function(shell, **{each: value_given(given[each], text) for each, text in texts.items()})
+                except WorkerNotFoundError as error:
+                    shell.missing(f"queue {texts['queue']!r} has no worker {error.worker!r}")
 
             code = _execute(called, url, prefix, bool(as_json), server)
             if code:
@@ -144,7 +153,7 @@ def command(name: str, /, *, server: bool = True, json: bool = True, **params: P
 
 
 async def _check_subject(shell: Shell, action: Action) -> None:
-    if not action.command.startswith("job"):
+    if not action.command.startswith(("job", "workers")):
         await shell.check_exists(action.queue)
 
 
@@ -167,6 +176,7 @@ def changes(
         await shell.change(made, yes=yes, dry_run=dry_run)
 
     own: dict[str, Any] = params or {each.name: each.metadata["param"] for each in fields(action) if each.metadata}
+    own = dict(sorted(own.items(), key=lambda each: not each[1].is_needed))
     asks = {"yes": action.destroys, "dry_run": action.destroys or issubclass(action, operate.action.ManyAction)}
     function: Any = change
     function.__doc__ = action.__doc__
@@ -394,12 +404,12 @@ class Shell:
             yes: do not ask.
             dry_run: only report the number of changes.
         """
-        is_many, number, changed = isinstance(action, operate.actions.ManyAction), None, 0
+        is_many, number, changed = isinstance(action, operate.action.ManyAction), None, 0
         of_messages = action.says_of_messages and await self.operator.is_broadcast(action.queue)
         says, noun = (action.says_of_messages, "message") if of_messages else (action.question, "job")
-        done = action.said or operate.actions.past_of(says if of_messages else action.says)
+        done = action.said or operate.action.past_of(says if of_messages else action.says)
         if dry_run or (action.destroys and not yes) or (is_many and self.shows_progress):
-            number = await operate.actions.count(self.operator, action)
+            number = await operate.action.count(self.operator, action)
         if dry_run or (action.destroys and not yes):
             number = await self._without_missing(action, number)
             filled = action.text(says, jobs_text(number, action.of, noun))
@@ -418,7 +428,7 @@ class Shell:
                 show(done)
 
             try:
-                result = await operate.actions.perform(self.operator, action, progress)
+                result = await operate.action.perform(self.operator, action, progress)
             except asyncio.CancelledError:
                 if is_many:
                     text = action.text(done, jobs_text(changed, action.of, noun))
@@ -431,7 +441,12 @@ class Shell:
                 self.note(f"{action.subject} {shown} {problem.error}")
             else:
                 self.note(problem.error if shown in problem.error else f"{shown}: {problem.error}")
-        if result.done or not result.problems:
+        if action.subject == "worker":
+            for each in result.ids:
+                self.say(f"{done} {each}")
+            if not result.done:
+                self.note(f"queue {action.queue!r} has no live workers")
+        elif result.done or not result.problems:
             self.say(action.text(done, jobs_text(result.done, action.of, noun)))
         if result.problems:
             missing = all(problem.missing for problem in result.problems)
@@ -439,7 +454,7 @@ class Shell:
 
     async def _without_missing(self, action: Action, number: int | None) -> int | None:
         """Report the jobs or schedules that do not exist; end the command if there are no others."""
-        gone = await operate.actions.missing(self.operator, action)
+        gone = await operate.action.missing(self.operator, action)
         for name in gone:
             self.note(f"{action.subject} {name!r} does not exist")
         left = number if number is None else number - len(gone)

@@ -18,18 +18,10 @@ except ImportError as error:
 
 from glidemq_py._core.logs import escape_control
 from glidemq_py._core.record import JobState
-from glidemq_py._operate.actions import (
-    Action,
-    CancelJobs,
-    PauseQueue,
-    PauseSchedule,
-    ResumeQueue,
-    ResumeSchedule,
-    RetryJobs,
-    RunSchedule,
-    perform,
-)
+from glidemq_py._operate.action import Action, perform
+from glidemq_py._operate.actions import PauseQueue, PauseSchedule, ResumeQueue, ResumeSchedule, RunSchedule
 from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.job_actions import CancelJobs, RetryJobs
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
 from glidemq_py.cli.shell import age, clock, span

@@ -28,7 +28,7 @@ from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds
-from glidemq_py._operate.access import Access, AccessDeniedError
+from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
 from glidemq_py._operate.action import ManyAction, count
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.stored_changes import (
@@ -322,7 +322,7 @@ class Dashboard:
             if status == 400:
                 shown["fields"], shown["typed"] = _form_again(form)
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
-        return HTMLResponse(self._render(request, "error.html", Access(actions=()), shown), status, headers)
+        return HTMLResponse(self._render(request, "error.html", READ_ONLY, shown), status, headers)
 
     async def _no_route(self, request: Request, error: Exception) -> Response:
         """Return the page for an address or a method that no route has."""
@@ -423,7 +423,7 @@ class Dashboard:
         """Ask for a token, and give the browser a session for a right one."""
         back = _local(request.query_params.get("back", ""))
         if request.method == "GET" or not self._options.sessions:
-            return HTMLResponse(self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": False}))
+            return HTMLResponse(self._render(request, "login.html", READ_ONLY, {"back": back, "wrong": False}))
         try:
             given = (await _form(request)).text("token").strip()
             session = session_of(given)
@@ -431,7 +431,7 @@ class Dashboard:
         except GlideMQError as error:
             return self._refuse(request, error)
         if user is None:
-            page = self._render(request, "login.html", Access(actions=()), {"back": back, "wrong": True})
+            page = self._render(request, "login.html", READ_ONLY, {"back": back, "wrong": True})
             return HTMLResponse(page, 401)
         root = request.scope.get("root_path", "")
         response = RedirectResponse(f"{root}/{back}", 303)

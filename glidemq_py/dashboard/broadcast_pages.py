@@ -14,6 +14,7 @@ from glidemq_py._operate.lists import (
     get_newest_dead_letters,
     slowest_first,
 )
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageSummary
 from glidemq_py.dashboard.texts import redacted
 from glidemq_py.dashboard.visit import Visit, parse_filter, search_of, without_state
@@ -34,7 +35,7 @@ _TARGETS_MS: Final = 10_000
 
 async def _subscriptions(visit: Visit) -> list[Subscription]:
     try:
-        found = await visit.shared("subscriptions", read=lambda: visit.operator.get_subscriptions(visit.queue))
+        found = await visit.read(Operator.get_subscriptions)
     except ScriptError:  # the stream has more consumer groups than a call may read
         return []
     return slowest_first(found)
@@ -63,7 +64,7 @@ async def broadcast(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
         **common, "template": "broadcast.html", "tab": "queue", "subscriptions": found, "targets": targets,
         "active": sum(each.active for each in found), "letters": Counter(each.subscription for each in letters),
         "letter_count": len(letters), "is_cut": is_cut, "rates": await visit.reader.rates(name),
-        "limits": await visit.reader.limits(name), "dead_letter_queue": targets.get(""),
+        "limits": await visit.read(Operator.get_limits), "dead_letter_queue": targets.get(""),
     }  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from typing import Any, Final, cast
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.limits import RateLimit
-from glidemq_py._operate.action import ACTIONS, Action, Button, ManyAction
-from glidemq_py._operate.actions import JobsAction
+from glidemq_py._operate.action import Action, Button, ManyAction
+from glidemq_py._operate.actions import ACTIONS
+from glidemq_py._operate.job_actions import JobsAction
 from glidemq_py.dashboard.visit import parse_filter
 from glidemq_py.errors import GlideMQError
 
@@ -163,7 +164,8 @@ def _options(form: Form) -> dict[str, Any]:
 
 
 _READ: Final[dict[str, Callable[[Form], Any]]] = {
-    "queue": lambda form: form.text("q"), "group": lambda form: form.text("key"), "ids": lambda form: form.all("id"),
+    "queue": lambda form: form.text("q"), "worker": lambda form: form.text("worker"),
+    "group": lambda form: form.text("key"), "ids": lambda form: form.all("id"),
     "reason": lambda form: tuple(filter(None, form.all("reason"))), "data": lambda form: form.json("data"),
     "concurrency": lambda form: form.whole("concurrency") or False, "rate_limit": _rate_limit, "weight": _weight,
     "max_backlog": lambda form: form.whole("max_backlog") or False, "options": _options,

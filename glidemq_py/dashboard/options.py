@@ -8,7 +8,7 @@ import hmac
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import Any, Final
 
@@ -131,7 +131,7 @@ class DashboardOptions:
             if access is None:
                 raise NotAllowedError("you have no access to these pages")
             if not self.allow_changes:
-                return Access(queues=access.queues, actions=(), user=access.user)
+                return replace(access, role="observer")
             return access
         default = self.default_access
         if not self.sessions:
@@ -139,7 +139,7 @@ class DashboardOptions:
         user = await self.user_of(request)
         if user is None:
             raise UnauthorizedError("a valid token is required")
-        return Access(queues=default.queues, actions=default.actions, user=user)
+        return replace(default, user=user)
 
     async def user_of(self, request: HTTPConnection) -> str | None:
         """Return whose token the request has, in the header Authorization or as a session; None without one."""

@@ -7,18 +7,20 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures, shape_of
-from glidemq_py._operate.lists import get_newest_dead_letters, some
+from glidemq_py._operate.lists import get_newest_dead_letters
+from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
 from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
 from glidemq_py.dashboard import broadcast_pages
 from glidemq_py.dashboard.changes import CHANGES
-from glidemq_py.dashboard.reading import Rates, quarters_of
+from glidemq_py.dashboard.reading import quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
 from glidemq_py.dashboard.visit import (
     STATES,
@@ -41,7 +43,7 @@ from glidemq_py.errors import (
 
 __all__ = ["PAGES", "STATES", "Page", "template_of"]
 
-
+_T = TypeVar("_T")
 _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50
 _EXAMINED: Final = 1_500
@@ -58,6 +60,7 @@ _FAILURES_MS: Final = 10_000
 _REASONS_SHOWN: Final = 2
 _CHILDREN: Final = 20
 """Jobs of a flow that the page of a job reads."""
+_ACTIVE: Final = JobFilter(state=JobState.ACTIVE)
 _HOUR_MS: Final = 3_600_000
 _DAY_MS: Final = 86_400_000
 _ANSWER_MS: Final = 12_000
@@ -77,7 +80,7 @@ _WAITING: Final = {"suspended": "Suspended", "waiting_children": "Waiting for ch
 
 async def overview(visit: Visit) -> dict[str, Any]:
     """All queues. If there are many, only the listed ones are read at first; the first update adds the totals."""
-    names = [name for name in await visit.reader.queue_names() if visit.access.may_see(name)]
+    names = [name for name in await visit.reader.read(Operator.list_queues) if visit.access.may_see(name)]
     wanted = visit.arguments.get("find", "").strip().lower()
     sort = visit.arguments.get("sort", "name")
     page = max(1, int(visit.arguments["page"])) if visit.arguments.get("page", "").isdecimal() else 1
@@ -94,9 +97,9 @@ async def overview(visit: Visit) -> dict[str, Any]:
         found = [each for each in every if wanted in each.name.lower()]
         found.sort(key=_SORTS.get(sort, _SORTS["name"]))
         shown = found[some]
-    rates = dict(zip([each.name for each in shown], await _rates(visit, shown), strict=True))
-    slots = dict(zip([each.name for each in shown], await _slots(visit, shown), strict=True))
-    reasons = dict(zip([each.name for each in shown], await _reasons(visit, shown), strict=True))
+    rates = await _of_each(shown, lambda each: visit.reader.rates(each.name))
+    slots = await _of_each(shown, partial(_slots, visit))
+    reasons = await _of_each(shown, partial(_reasons, visit))
     kinds = ("ready", "active", "delayed", "failed", "completed", "workers", *_WAITING)
     waiting = {kind: each for kind, each in _WAITING.items() if any(getattr(one, kind) for one in every or shown)}
     is_admin = visit.access.queues is None and not is_partial
@@ -118,6 +121,12 @@ async def overview(visit: Visit) -> dict[str, Any]:
     }  # fmt: skip
 
 
+async def _of_each(queues: list[QueueSnapshot], read: Callable[[QueueSnapshot], Awaitable[_T]]) -> dict[str, _T]:
+    """Return what is read of each queue, by its name."""
+    found = await asyncio.gather(*map(read, queues))
+    return {each.name: value for each, value in zip(queues, found, strict=True)}
+
+
 async def _alone(visit: Visit, queues: list[QueueSnapshot]) -> list[str]:
     """Return the queues in which jobs wait and that no worker serves; a dead letter queue needs none."""
     found = [each for each in queues if each.ready and not each.workers and not each.paused]
@@ -125,38 +134,25 @@ async def _alone(visit: Visit, queues: list[QueueSnapshot]) -> list[str]:
     async def source(queue: QueueSnapshot) -> str | None:
         if queue.is_broadcast or queue.waiting != queue.unfinished:
             return None
-        return await visit.reader.dead_letter_source(queue.name)
+        return await visit.reader.read(Operator.get_dead_letter_source, queue.name)
 
-    sources = await asyncio.gather(*map(source, found))
-    return [each.name for each, letters_of in zip(found, sources, strict=True) if letters_of is None]
-
-
-async def _rates(visit: Visit, queues: list[QueueSnapshot]) -> list[Rates]:
-    return await asyncio.gather(*(visit.reader.rates(each.name) for each in queues))
+    return [name for name, letters_of in (await _of_each(found, source)).items() if letters_of is None]
 
 
-async def _reasons(visit: Visit, queues: list[QueueSnapshot]) -> list[list[tuple[FailureReason, int]]]:
-    """Return for each queue its most frequent reasons of failure, with the number of jobs that failed with each."""
-
-    async def read(queue: QueueSnapshot) -> list[tuple[FailureReason, int]]:
-        if not queue.failed:
-            return []
-        opened = await visit.operator.queue(queue.name)
-        stats = await visit.reader.shared("reasons", queue.name, read=opened.failures.get_stats, lifetime=_FAILURES_MS)
-        return sorted(stats.by_reason.items(), key=lambda each: -each[1])[:_REASONS_SHOWN]
-
-    return await asyncio.gather(*map(read, queues))
+async def _reasons(visit: Visit, queue: QueueSnapshot) -> list[tuple[FailureReason, int]]:
+    """Return the most frequent reasons of failure of a queue, with the number of jobs that failed with each."""
+    if not queue.failed:
+        return []
+    read = partial(visit.operator.get_failure_stats, queue.name)
+    stats = await visit.reader.shared("reasons", queue.name, read=read, lifetime=_FAILURES_MS)
+    return sorted(stats.by_reason.items(), key=lambda each: -each[1])[:_REASONS_SHOWN]
 
 
-async def _slots(visit: Visit, queues: list[QueueSnapshot]) -> list[tuple[int, int] | None]:
-    """Return for each queue the slots in use, and all slots of its workers; None if they are unknown."""
-
-    async def read(queue: QueueSnapshot) -> tuple[int, int] | None:
-        workers = await visit.reader.workers(queue.name) if queue.workers else []
-        total = sum(each.concurrency or 0 for each in workers)
-        return (sum(each.active_jobs for each in workers), total) if total else None
-
-    return await asyncio.gather(*map(read, queues))
+async def _slots(visit: Visit, queue: QueueSnapshot) -> tuple[int, int] | None:
+    """Return the slots in use, and all slots of the workers of a queue; None if they are unknown."""
+    workers = await visit.reader.read(Operator.get_workers, queue.name) if queue.workers else []
+    total = sum(each.concurrency or 0 for each in workers)
+    return (sum(each.active_jobs for each in workers), total) if total else None
 
 
 async def _of_queue(visit: Visit, tab: str) -> dict[str, Any]:
@@ -169,17 +165,17 @@ async def queue(visit: Visit) -> dict[str, Any]:
     if common["queue"].is_broadcast:
         return await broadcast_pages.broadcast(visit, common)
     name = visit.queue
-    groups = await visit.shared("groups", read=lambda: visit.operator.get_groups(name))
-    opened = await visit.operator.queue(name)
-    fair, _ = await visit.shared("fair keys", read=lambda: some(opened.fair_keys.iter(), 20))
+    groups = await visit.read(Operator.get_groups)
     reader, group_key, fair_key = visit.reader, visit.arguments.get("group", ""), visit.arguments.get("key", "")
-    group = await opened.groups.get(group_key) if group_key else None
+    group = await visit.operator.get_group(name, group_key) if group_key else None
     return {
         **common, "group": group, "group_key": group_key, "fair_key": fair_key,
-        "fair_info": await reader.fair_key(name, fair_key),
-        "rates": await reader.rates(name), "stats": await reader.failure_stats(name), "fair": fair,
+        "fair_info": await visit.read(Operator.get_fair_key, fair_key),
+        "rates": await reader.rates(name), "stats": await visit.read(Operator.get_failure_stats),
+        "fair": await visit.read(Operator.get_fair_keys, 20),
         "groups": groups.groups[:20], "names": await reader.by_name(name, _HOUR_MS),
-        "limits": await reader.limits(name), "dead_letter_queue": await reader.dead_letter_queue(name),
+        "limits": await visit.read(Operator.get_limits),
+        "dead_letter_queue": await visit.read(Operator.get_dead_letter_queue),
     }  # fmt: skip
 
 
@@ -218,8 +214,8 @@ async def jobs(visit: Visit) -> dict[str, Any]:
 async def job(visit: Visit) -> dict[str, Any]:
     """One job."""
     common = await _of_queue(visit, "jobs")
-    name, job_id = visit.queue, visit.arguments.get("id", "")
-    details = await visit.shared("job", job_id, read=lambda: visit.operator.get_job(name, job_id, log_lines=200))
+    job_id = visit.arguments.get("id", "")
+    details = await visit.read(Operator.get_job, job_id, log_lines=200)
     if details is None:
         raise JobNotFoundError(job_id)
     data, result, options = (
@@ -293,7 +289,7 @@ async def failures(visit: Visit) -> dict[str, Any]:
 
     groups, is_cut = await visit.shared("failures", reason, wanted, read=read, lifetime=_FAILURES_MS)
     return {
-        **common, "stats": await visit.reader.failure_stats(name), "groups": groups, "reason": reason,
+        **common, "stats": await visit.read(Operator.get_failure_stats), "groups": groups, "reason": reason,
         "name": wanted, "is_cut": is_cut, "rates": await visit.reader.rates(name),
     }  # fmt: skip
 
@@ -307,7 +303,7 @@ async def dead_letters(visit: Visit) -> dict[str, Any]:
         used = {place for name, place in targets.items() if place and of in (None, name)}
         target = ", ".join(sorted(used)) or None
     else:
-        target = await visit.reader.dead_letter_queue(visit.queue)
+        target = await visit.read(Operator.get_dead_letter_queue)
     found, is_cut = list[DeadLetter](), False
     if target or of:
         found, is_cut = await get_newest_dead_letters(visit.operator, visit.queue, _DEAD_LETTERS, of)
@@ -335,23 +331,21 @@ def _is_editable(found: JobDetails | DeadLetter, shown: Any) -> bool:
 
 async def schedules(visit: Visit) -> dict[str, Any]:
     """Schedules of a queue."""
-    common, name = await _of_queue(visit, "schedules"), visit.queue
-    return {**common, "schedules": await visit.shared("schedules", read=lambda: visit.operator.get_schedules(name))}
+    return {**await _of_queue(visit, "schedules"), "schedules": await visit.read(Operator.get_schedules)}
 
 
 async def workers(visit: Visit) -> dict[str, Any]:
     """Workers of a queue and the jobs that run."""
     common = await _of_queue(visit, "workers")
-    name, active = visit.queue, JobFilter(state=JobState.ACTIVE)
-    running = await visit.shared("running", read=lambda: visit.operator.get_jobs(name, active, count=_JOBS_A_PAGE))
-    return {**common, "workers": await visit.reader.workers(name), "running": running.jobs}
+    running = await visit.read(Operator.get_jobs, _ACTIVE, count=_JOBS_A_PAGE)
+    return {**common, "workers": await visit.read(Operator.get_workers), "running": running.jobs}
 
 
 async def worker(visit: Visit) -> dict[str, Any]:
     """One worker with its running jobs, as it answers itself."""
     common = await _of_queue(visit, "workers")
     name, wanted = visit.queue, visit.arguments.get("id", "")
-    listed = next((each for each in await visit.reader.workers(name) if each.id == wanted), None)
+    listed = next((each for each in await visit.read(Operator.get_workers) if each.id == wanted), None)
     if listed is None:
         raise MissingError(f"worker {wanted!r} does not exist, or has ended")
     found: dict[str, Any] = {"activity": None, "problem": ""}

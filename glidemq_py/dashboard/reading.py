@@ -7,20 +7,20 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
+from functools import partial
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits
-from glidemq_py._core.record import WorkerInfo
-from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.metrics_by_name import MetricsByName
+from glidemq_py._operate.access import READINGS
 from glidemq_py._operate.doctor import Diagnosis, Severity, examine
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
 
 __all__ = ["Day", "Quarter", "Rates", "Reader", "minutes_of", "quarters_of"]
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _KEPT: Final = 5_000
 _MINUTE_MS: Final = 60_000
@@ -127,13 +127,17 @@ class Reader:
         """
         return await self._once((kind, queue, *key), read, lifetime)
 
-    async def queue_names(self) -> list[str]:
-        """Return the names of all queues; up to 10 s old."""
-        return await self._once(("names", ""), self._operator.list_queues, 10_000)
+    async def read(
+        self, method: Callable[Concatenate[Operator, _P], Awaitable[_T]], *given: _P.args, **named: _P.kwargs
+    ) -> _T:
+        """Return what a reading returns with these arguments, of which the first is the queue."""
+        key: tuple[Any, ...] = (method.__name__, *(given or ("",)), *named.items())
+        shared_ms = READINGS[method.__name__].shared_ms
+        return await self._once(key, partial(method, self._operator, *given, **named), shared_ms)
 
     async def queues(self) -> list[QueueSnapshot]:
         """Return all queues. Each costs the server about 0.1 ms, so a thousand are read every 6 s at most."""
-        names = await self.queue_names()
+        names = await self.read(Operator.list_queues)
 
         async def read() -> list[QueueSnapshot]:
             return await self._operator.get_queues(names)
@@ -148,38 +152,6 @@ class Reader:
     async def some_queues(self, names: Sequence[str]) -> list[QueueSnapshot]:
         """Return some queues."""
         return await self._once(("some queues", "", *names), lambda: self._operator.get_queues(names))
-
-    async def queue(self, name: str) -> QueueSnapshot:
-        """Return one queue."""
-        return await self._once(("queue", name), lambda: self._operator.get_queue(name))
-
-    async def limits(self, name: str) -> GlobalLimits:
-        """Return the limits of a queue that apply now."""
-        return await self._of_queue("limits", name, lambda queue: queue.limits.get())
-
-    async def fair_key(self, name: str, key: str) -> FairKeyInfo | FairKeyDefaults:
-        """Return a fair key of a queue; '' = the limits of every key that has none of its own."""
-        if key:
-            return await self._of_queue("fair key", name, lambda queue: queue.fair_keys.get(key), key)
-        return await self._of_queue("fair key", name, lambda queue: queue.fair_keys.get_defaults())
-
-    async def failure_stats(self, name: str) -> FailureStats:
-        """Return how many jobs of a queue have failed."""
-        return await self._of_queue("failure stats", name, lambda queue: queue.failures.get_stats())
-
-    async def dead_letter_queue(self, name: str) -> str | None:
-        """Return the name of the dead letter queue of a queue; None without one."""
-        return await self._once(("dead letter queue", name), lambda: self._operator.get_dead_letter_queue(name))
-
-    async def dead_letter_source(self, name: str) -> str | None:
-        """Return whose dead letter queue this queue is, as `Operator.get_dead_letter_source`; up to 10 s old."""
-        return await self._once(
-            ("dead letter source", name), lambda: self._operator.get_dead_letter_source(name), 10_000
-        )
-
-    async def workers(self, name: str) -> list[WorkerInfo]:
-        """Return the workers of a queue; up to 5 s old."""
-        return await self._of_queue("workers", name, lambda queue: queue.get_workers(), lifetime=5_000)
 
     async def day(self, name: str) -> Day:
         """Return the counts of a queue in the last 24 hours; up to 10 s old."""

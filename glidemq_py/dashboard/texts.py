@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as stdlib_json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -40,8 +40,10 @@ _SHOWN: Final = 20_000
 """Characters of a value that a page shows."""
 NONE: Final = "\N{EN DASH}"
 _CHART: Final = Markup(
-    '<svg class="bars" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>{}</svg>'
+    '<svg class="{}" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>{}</svg>'
 )
+_BAR: Final = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
+_DAY_WIDTH: Final = 960
 HIDDEN: Final = "•••"
 _DEPTH: Final = 100
 """Levels of a value that a page shows: clients in other languages may store values deeper than Python's stack."""
@@ -157,58 +159,66 @@ def _indented(value: Any) -> str:
         return str(value)
 
 
+def _svg(kind: str, width: int, height: int, label: str, bars: Iterable[Markup]) -> Markup:
+    return _CHART.format(kind, width, height, label, Markup("").join(bars))
+
+
 def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 28, label: str = "") -> Markup:
     """Return bars as an inline SVG image, one per number. Without a script, and readable by screen readers."""
     values = list(counts)
     most = max(values, default=0)
     step = width / max(len(values), 1)
-    bar = Markup('<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
     bars = [
-        bar.format(at * step, height - value / most * height, max(step - 0.6, 0.6), value / most * height)
+        _BAR.format("", at * step, height - value / most * height, max(step - 0.6, 0.6), value / most * height)
         for at, value in enumerate(values)
         if value
     ]
-    text = label or f"{sum(values):,} in all, at most {most:,}"
-    whole = Markup(
-        '<svg class="spark" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>{}</svg>'
-    )
-    return whole.format(width, height, text, Markup("").join(bars))
+    return _svg("spark", width, height, label or f"{sum(values):,} in all, at most {most:,}", bars)
 
 
-def day_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int = 140) -> Markup:
-    """Return the finished jobs of a day as an SVG image: a bar per quarter of an hour, failed jobs on top."""
+def _day(
+    quarters: Sequence[Quarter], height: int, label: str,
+    parts_of: Callable[[Quarter], Iterable[tuple[str, float]]], title_of: Callable[[Quarter], str],
+) -> Markup:  # fmt: skip
+    """Return an SVG image with a bar per quarter of an hour.
+
+    Args:
+        quarters: Of a day.
+        height: Of the image.
+        label: Title of the image.
+        parts_of: Returns the parts of a bar from below: each its class, and its share of the height.
+        title_of: Returns the title of a bar.
+    """
+    step, bars = _DAY_WIDTH / max(len(quarters), 1), list[Markup]()
+    group = Markup("<g><title>{:%H:%M} UTC: {}</title>{}</g>")
+    for at, each in enumerate(quarters):
+        top, parts = float(height), Markup("")
+        for kind, share in parts_of(each):
+            top -= share * height
+            parts += _BAR.format(kind, at * step, top, step - 1, share * height) if share else ""
+        if parts:
+            bars.append(group.format(datetime.fromtimestamp(each.start / 1_000, UTC), title_of(each), parts))
+    return _svg("bars", _DAY_WIDTH, height, label, bars)
+
+
+def day_chart(quarters: Sequence[Quarter]) -> Markup:
+    """Return the finished jobs of a day as an SVG image: failed jobs on top."""
     most = max((each.completed + each.failed for each in quarters), default=0) or 1
-    step = width / max(len(quarters), 1)
-    group = Markup("<g><title>{:%H:%M} UTC: {:,} completed, {:,} failed</title>{}{}</g>")
-    bar = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-    bars: list[Markup] = []
-    for at, each in enumerate(quarters):
-        done, bad = each.completed / most * height, each.failed / most * height
-        if done or bad:
-            begun = datetime.fromtimestamp(each.start / 1_000, UTC)
-            lower, upper = (
-                bar.format(kind, at * step, top, step - 1, size) if size else Markup("")
-                for kind, top, size in (("completed", height - done, done), ("failed", height - done - bad, bad))
-            )
-            bars.append(group.format(begun, each.completed, each.failed, lower, upper))
-    return _CHART.format(width, height, f"at most {most:,} jobs in a quarter of an hour", Markup("").join(bars))
+    return _day(
+        quarters, 140, f"at most {most:,} jobs in a quarter of an hour",
+        lambda each: (("completed", each.completed / most), ("failed", each.failed / most)),
+        lambda each: f"{each.completed:,} completed, {each.failed:,} failed",
+    )  # fmt: skip
 
 
-def duration_chart(quarters: Sequence[Quarter], *, width: int = 960, height: int = 84) -> Markup:
-    """Return the mean running times of a day as an SVG image: a bar per quarter of an hour."""
-    most = max((each.duration or 0 for each in quarters), default=0) or 1
-    step = width / max(len(quarters), 1)
-    bar = Markup(
-        "<g><title>{:%H:%M} UTC: {}</title>"
-        '<rect class="time" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/></g>'
-    )
-    bars: list[Markup] = []
-    for at, each in enumerate(quarters):
-        if each.duration is not None:
-            size = max(each.duration / most * height, 1)
-            begun = datetime.fromtimestamp(each.start / 1_000, UTC)
-            bars.append(bar.format(begun, duration(each.duration), at * step, height - size, step - 1, size))
-    return _CHART.format(width, height, f"at most {duration(most)}", Markup("").join(bars))
+def duration_chart(quarters: Sequence[Quarter]) -> Markup:
+    """Return the mean running times of a day as an SVG image."""
+    most, height = max((each.duration or 0 for each in quarters), default=0) or 1, 84
+    return _day(
+        quarters, height, f"at most {duration(most)}",
+        lambda each: () if each.duration is None else (("time", max(each.duration / most, 1 / height)),),
+        lambda each: duration(each.duration),
+    )  # fmt: skip
 
 
 _MEANINGS: Final = {

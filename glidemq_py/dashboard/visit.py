@@ -6,7 +6,7 @@ import functools
 import shlex
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from glidemq_py._operate.access import Access
@@ -34,6 +34,7 @@ __all__ = [
     "without_state",
 ]
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -82,6 +83,12 @@ class Visit:
         """
         return await self.reader.shared(kind, self.queue, *key, read=read, lifetime=lifetime)
 
+    async def read(
+        self, method: Callable[Concatenate[Operator, str, _P], Awaitable[_T]], *given: _P.args, **named: _P.kwargs
+    ) -> _T:
+        """Return what a reading returns about the page's queue, read once for all open pages."""
+        return await self.reader.read(method, self.queue, *given, **named)
+
     async def flow(self, job_id: str, max_jobs: int) -> FlowNode | None:
         """Return the flow of a job; jobs of queues that the visitor may not see have no names."""
         read = functools.partial(self.operator.get_flow, self.queue, job_id, max_jobs=max_jobs)
@@ -127,7 +134,7 @@ async def of_queue(visit: Visit, tab: str) -> dict[str, Any]:
     name = visit.queue
     if not await visit.operator.queue_exists(name):
         raise MissingError(f"queue {name!r} does not exist")
-    return {"queue": await visit.reader.queue(name), "tab": tab}
+    return {"queue": await visit.read(Operator.get_queue), "tab": tab}
 
 
 KEYS: Final = ("state", "name", "id", "group", "fair", "tag", "since", "until", "data", "error", "type")

@@ -14,6 +14,7 @@ except ImportError as error:
 from starlette.applications import Starlette
 
 from glidemq_py._core.command_line import parse_duration
+from glidemq_py._operate.access import ROLES
 from glidemq_py.proxy.app import create_proxy_app
 
 TOKENS_VARIABLE = "GLIDEMQ_PROXY_TOKENS"
@@ -30,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         app = create_proxy_app(
             options.url, prefix=options.prefix, queues=options.queue or None, compression=options.compression,
             tokens=tokens, hosts=hosts, body_timeout=options.body_timeout, allow_anonymous=options.allow_anonymous,
+            role=options.role,
         )  # fmt: skip
         return app, app.state.proxy.begin_closing
 
@@ -53,6 +55,7 @@ def _parser() -> ServerParser:
     )  # fmt: skip
     add("--body-timeout", type=parse_duration, default=30_000, metavar="TIME", help="time for a request's body (30s)")
     add("--compression", default="none", choices=["none", "gzip"])
+    add("--role", default="operator", choices=ROLES, help="what clients may do: read, add jobs too, everything")
     return parser
 
 

@@ -17,10 +17,11 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from glidemq_py._client.transport import Connection, check_connection
+from glidemq_py._operate.actions import ACTIONS
 from glidemq_py.proxy import dead_letters, flows, jobs, queues, streams
 from glidemq_py.proxy.models import Count
 from glidemq_py.proxy.responses import answer, refusal
-from glidemq_py.proxy.routing import HEALTH, Endpoints, Guard
+from glidemq_py.proxy.routing import HEALTH, Endpoints, Guard, endpoint_of
 from glidemq_py.proxy.schemas import SCHEMAS
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
@@ -133,7 +134,8 @@ async def health(proxy: ProxyState) -> Health:
     return {"status": "ok", "uptime": uptime, "queues": proxy.open_queues}
 
 
+_derived: Final = [endpoint_of(action) for action in ACTIONS.values() if action.route is not None]
 _ENDPOINTS: Final = (
-    *_health, *jobs.endpoints, *queues.endpoints, *dead_letters.endpoints,
+    *_health, *_derived, *jobs.endpoints, *queues.endpoints, *dead_letters.endpoints,
     *queues.usage_endpoints, *flows.endpoints, *streams.endpoints,
 )  # fmt: skip

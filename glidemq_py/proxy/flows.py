@@ -43,6 +43,7 @@ from glidemq_py.proxy.responses import (
     open_cursor,
     page_answer,
     seal_cursor,
+    view_of,
 )
 from glidemq_py.proxy.routing import Endpoints
 from glidemq_py.proxy.state import ProxyState
@@ -230,7 +231,7 @@ class RevokedFlow(TypedDict):
 
 
 @endpoints(
-    "POST", "", {201: AddedFlow}, body=given.OneFlow,
+    "POST", "", {201: AddedFlow}, role="producer", body=given.OneFlow,
     flow={"name": "report", "queueName": "reports", "children": [
         {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
     ]},
@@ -386,14 +387,10 @@ async def flow_tree(proxy: ProxyState, flow: str) -> Response:
     return Response(text, media_type="application/json")
 
 
-def _node_view(node: JobNode) -> FlowMember:
+def _node_view(node: JobNode) -> Any:
     """Return a job of a flow as JSON; ``state`` is null if the job no longer exists."""
     job = node.job
-    return {
-        "id": job.id, "queueName": job.queue_name, "name": job.name or None, "state": node.state,
-        "timestamp": job.timestamp, "attemptsMade": job.attempts_made, "progress": job.progress,
-        "failedReason": job.failed_reason, "processedOn": job.processed_on, "finishedOn": job.finished_on,
-    }  # fmt: skip
+    return view_of(FlowMember, job, name=job.name or None, state=node.state)
 
 
 def _tree_view(root: JobNode, may_show: Callable[[str], bool]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from glidemq_py.proxy.responses import (
     listed_jobs,
     page_answer,
     status_of,
+    view_of,
 )
 from glidemq_py.proxy.routing import Endpoints
 from glidemq_py.proxy.schemas import model_of, schema_of
@@ -150,7 +151,7 @@ def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
 
 
 @endpoints(
-    "POST", "", {201: AddedJob, 200: Skipped}, body=given.AddJob,
+    "POST", "", {201: AddedJob, 200: Skipped}, role="producer", body=given.AddJob,
     name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000},
 )  # fmt: skip
 async def add(queue: OpenQueue, body: given.AddJob) -> Response:
@@ -161,7 +162,7 @@ async def add(queue: OpenQueue, body: given.AddJob) -> Response:
 
 
 @endpoints(
-    "POST", "/bulk", {201: BulkOutcomes, 200: BulkOutcomes},
+    "POST", "/bulk", {201: BulkOutcomes, 200: BulkOutcomes}, role="producer",
     body=given.AddBulk, jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}],
 )  # fmt: skip
 async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
@@ -181,7 +182,7 @@ async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
 
 
 @endpoints(
-    "POST", "/wait", WaitResult, body=given.AddJobAndWait,
+    "POST", "/wait", WaitResult, role="producer", body=given.AddJobAndWait,
     name="add", data=[2, 3], opts={"waitTimeout": 5_000},
 )  # fmt: skip
 async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> WaitResult:
@@ -222,12 +223,10 @@ async def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, A
     """Return a job as JSON. Values that cannot be decoded are their stored text, and listed in ``asText``."""
     parents = await job.get_parents()
     parent = parents[0] if len(parents) == 1 else None
-    view: dict[str, Any] = {
-        "id": job.id, "name": job.name, "opts": await _whole_options(job), "timestamp": job.timestamp,
-        "attemptsMade": job.attempts_made, "state": job.state, "progress": job.progress,
-        "failedReason": job.failed_reason, "finishedOn": job.finished_on, "processedOn": job.processed_on,
-        "parentId": parent and parent.id, "parentQueue": parent and parent.queue, "usage": _usage_view(job.usage),
-    }  # fmt: skip
+    view: dict[str, Any] = view_of(
+        JobView, job, opts=await _whole_options(job), parentId=parent and parent.id,
+        parentQueue=parent and parent.queue, usage=_usage_view(job.usage),
+    )  # fmt: skip
     if with_data:
         for name, stored in (("data", job._data_text), ("returnvalue", job._result_text)):
             try:

@@ -17,7 +17,7 @@ from glidemq_py._core.option_values import Backoff, Deduplication
 from glidemq_py._core.times import MAX_DURATION_MS, MAX_EPOCH_MS
 from glidemq_py._features.budgets import MAX_AMOUNT, Budget
 from glidemq_py._features.schedulers.options import Schedule
-from glidemq_py.proxy.schemas import Keywords
+from glidemq_py.proxy.schemas import Keywords, typed_dict
 
 MAX_REPLAYED: Final = 1_000
 
@@ -89,10 +89,7 @@ def _request_of(kind: type[Any], name: str, doc: str, *places: str, **types: Any
         if option not in types.keys() | excluded:
             found = _types.get(option) or _type_of(kind.__dataclass_fields__[option].metadata["check"])
             types[option] = Required[found] if parameter.default is parameter.empty else found
-    create: Any = TypedDict  # type checkers accept only literals
-    model = create(name, types, total=False)
-    model.__doc__ = doc
-    return model
+    return typed_dict(name, doc, types, total=False)
 
 
 def _type_of(check: Any) -> Any:

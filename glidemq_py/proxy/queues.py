@@ -32,6 +32,7 @@ from glidemq_py.proxy.responses import (
     open_cursor,
     page_answer,
     seal_cursor,
+    view_of,
 )
 from glidemq_py.proxy.routing import Endpoints
 from glidemq_py.proxy.schemas import Schema, model_of, schema_of
@@ -42,12 +43,6 @@ endpoints = Endpoints("/queues/{name}")
 Finished = Literal["completed", "failed"]
 _FINISHED: Final = schema_of(Finished)
 _PLACE: Final[Schema] = {"type": "integer", "minimum": -(2**53), "maximum": 2**53}
-
-
-class PauseState(TypedDict):
-    """Whether the queue is paused."""
-
-    paused: bool
 
 
 class MetricsMeta(TypedDict):
@@ -118,20 +113,6 @@ class RateLimitRemoved(TypedDict):
 # -- state -----------------------------------------------------------------------------------------------------
 
 
-@endpoints("POST", "/pause", PauseState)
-async def pause(queue: OpenQueue) -> PauseState:
-    """Pause the queue; active jobs keep running."""
-    await queue.pause()
-    return {"paused": True}
-
-
-@endpoints("POST", "/resume", PauseState)
-async def resume(queue: OpenQueue) -> PauseState:
-    """Resume the queue."""
-    await queue.resume()
-    return {"paused": False}
-
-
 @endpoints("GET", "/counts", JobCounts)
 async def counts(queue: OpenQueue) -> Any:
     """Count the jobs in each state."""
@@ -151,14 +132,7 @@ async def metrics(queue: OpenQueue, type: Finished, start: int, end: int) -> Any
 @endpoints("GET", "/workers", Workers)
 async def workers(queue: OpenQueue) -> Workers:
     """List the live workers."""
-    found: list[WorkerView] = [
-        {
-            "id": each.id, "addr": each.host, "pid": each.pid, "startedAt": each.started_at, "age": each.age,
-            "activeJobs": each.active_jobs,
-        }
-        for each in await queue.get_workers()
-    ]  # fmt: skip
-    return {"workers": found}
+    return {"workers": [view_of(WorkerView, each, addr=each.host) for each in await queue.get_workers()]}
 
 
 @endpoints("GET", "/suspended", JobPage, query=JOBS_PAGE)

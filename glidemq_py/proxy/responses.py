@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from glidemq_py._core import json_text as json
-from glidemq_py._core.checks import camel_case
+from glidemq_py._core.checks import camel_case, snake_case
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.record import JobState
 from glidemq_py._job.job import Job
@@ -39,7 +39,7 @@ from glidemq_py.errors import (
     ServerOutOfMemoryError,
     WaitTimeoutError,
 )
-from glidemq_py.proxy.schemas import Schema
+from glidemq_py.proxy.schemas import SCHEMAS, Schema
 
 _log = get_logger("glidemq_py.proxy")
 
@@ -109,6 +109,12 @@ def camel(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: camel(each) for name, each in cast("Mapping[str, Any]", value).items()}
     return value
+
+
+def view_of(model: Any, value: Any, **given: Any) -> Any:
+    """Return an object as JSON of a typed dict of an endpoint: required members not given are its attributes."""
+    found = SCHEMAS[model.__name__]["required"]
+    return {**{name: getattr(value, snake_case(name)) for name in found if name not in given}, **given}
 
 
 def frame(event: str | None, data: Any, entry: str | None = None) -> str:

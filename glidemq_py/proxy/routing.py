@@ -8,9 +8,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NotRequired, TypeVar, cast, get_type_hints
 from urllib.parse import quote, unquote
 
 from starlette.datastructures import Headers, QueryParams
@@ -19,8 +19,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text
 from glidemq_py._core.checks import reject_unknown, snake_case
+from glidemq_py._operate.access import Role
+from glidemq_py._operate.action import Action
 from glidemq_py._web.clients import UnauthorizedError, check_site, digest, is_authorized
 from glidemq_py.errors import ClosedError, GlideMQValidationError, SerializationError, show_value
 from glidemq_py.proxy.models import Error, FlowId, JobId, QueueName, SchedulerName
@@ -30,7 +33,7 @@ from glidemq_py.proxy.responses import (
     page_of,
     refusal,
 )
-from glidemq_py.proxy.schemas import Schema, checked, is_required, schema_of, text_value
+from glidemq_py.proxy.schemas import Schema, checked, is_required, schema_of, text_value, typed_dict
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
 HEALTH: Final = "/health"
@@ -187,6 +190,7 @@ class Endpoint:
         query: the schemas of the query's parameters; those with a default may be omitted.
         body: the schema of the body. None = it must be empty.
         example: of the body.
+        role: the least role whose clients may call it.
     """
 
     method: str
@@ -197,6 +201,7 @@ class Endpoint:
     query: Mapping[str, Schema]
     body: Schema | None
     example: Mapping[str, Any]
+    role: Role
 
     def route(self) -> Route:
         """Return its route."""
@@ -217,6 +222,7 @@ class Endpoint:
     async def _called(self, request: Request, proxy: ProxyState) -> Response:
         if proxy.closing.is_set():
             raise ClosedError("the proxy is closing")
+        proxy.check_role(self.role)
         values: dict[str, Any] = {name: unquote(text) for name, text in request.path_params.items()}
         if "name" in values:
             proxy.check_allowed(values["name"])
@@ -286,6 +292,31 @@ def _content(kind: Any) -> dict[str, Any]:
     return {"application/json": {"schema": schema_of(kind)}}
 
 
+def endpoint_of(action: type[Action]) -> Endpoint:
+    """Return the endpoint that makes a change of a queue, as its action declares it: a POST request."""
+    path, reply = cast("tuple[str, dict[str, Any]]", action.route)
+    hints = get_type_hints(action)
+    given = {each.name: each.default for each in fields(action) if each.name != "queue"}
+    parts = [name for name in given if f"{{{name}}}" in path]
+    members = {
+        name: hints[name] if default is MISSING else NotRequired[hints[name]]
+        for name, default in given.items() if name not in parts
+    }  # fmt: skip
+
+    async def call(queue: Queue[Any, Any], name: str, body: dict[str, Any] | None, **of: str) -> dict[str, Any]:
+        result = await action(queue=name, **of, **(body or {})).make(queue)
+        for problem in () if result is None else result.problems:
+            raise RequestError(404, "not_found", f"{action.subject} {problem.id!r} {problem.error}")
+        return reply
+
+    summary = (action.__doc__ or "").partition("\n")[0]
+    call.__doc__, call.__name__ = summary, path.rpartition("/")[2]
+    done = typed_dict(f"{action.__name__}Done", summary, {name: type(value) for name, value in reply.items()})
+    body = schema_of(typed_dict(action.__name__, summary, members)) if members else None
+    at = f"/queues/{{name}}{path}"
+    return Endpoint("POST", at, call, ("queue", "name", "body", *parts), {200: done}, {}, body, {}, action.role)
+
+
 class Endpoints(list[Endpoint]):
     """The endpoints of a module, which its decorated functions are.
 
@@ -299,14 +330,18 @@ class Endpoints(list[Endpoint]):
 
     def __call__(
         self, method: str, path: str, answers: Any, *, query: Mapping[str, Schema] | None = None,
-        body: Any = None, **example: Any,
+        body: Any = None, role: Role | None = None, **example: Any,
     ) -> Callable[[CallT], CallT]:  # fmt: skip
-        """Return the decorator of a function; see `Endpoint`. ``answers`` may be the type with the status 200."""
+        """Return the decorator of a function; see `Endpoint`.
+
+        ``answers`` may be the type with the status 200. ``role``: by default, GET is of observers, others of operators.
+        """
         by_status: Mapping[int, Any] = answers if isinstance(answers, Mapping) else {200: answers}  # pyright: ignore[reportUnknownVariableType]
 
         def declare(call: CallT) -> CallT:
             at, wanted, schema = self._prefix + path, inspect.signature(call).parameters, body and schema_of(body)
-            self.append(Endpoint(method, at, call, wanted, by_status, query or {}, schema, example))
+            needed: Role = role or ("observer" if method == "GET" else "operator")
+            self.append(Endpoint(method, at, call, wanted, by_status, query or {}, schema, example, needed))
             return call
 
         return declare

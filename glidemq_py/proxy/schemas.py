@@ -106,9 +106,15 @@ def model_of(kind: type[Any], renamed: Mapping[str, str] | None = None, **member
     hints, names = get_type_hints(kind), renamed or {}
     fields = {camel_case(field.name): hints[field.name] for field in dataclasses.fields(kind)}
     content = {names.get(name, name): hint for name, hint in fields.items()}
-    create: Any = TypedDict  # type checkers accept only literals
-    model = create(kind.__name__, {**content, **members})
-    model.__doc__ = (inspect.getdoc(kind) or "").partition("\n")[0].partition(". ")[0]
+    doc = (inspect.getdoc(kind) or "").partition("\n")[0].partition(". ")[0]
+    return typed_dict(kind.__name__, doc, {**content, **members})
+
+
+def typed_dict(name: str, doc: str, members: Mapping[str, Any], *, total: bool = True) -> Any:
+    """Return a typed dict, for which type checkers accept only literals."""
+    create: Any = TypedDict
+    model = create(name, members, total=total)
+    model.__doc__ = doc
     return model
 
 

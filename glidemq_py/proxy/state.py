@@ -31,6 +31,7 @@ from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix, validate_queu
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import COMPRESSIONS, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._operate.access import ROLES, Role, suffices
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError
 from glidemq_py._worker.broadcasts import BroadcastWorker
@@ -107,6 +108,7 @@ class ProxyOptions(OptionValue, kw_only=True):
         max_response: maximum size of a page of a listing, bytes; a single job is returned whole.
         allow_anonymous: allow ``hosts`` other than the names of this machine without ``tokens``: every client that
             reaches the proxy may then use the queues.
+        role: what clients may do: "observer" reads, "producer" adds jobs and messages too, "operator" does everything.
 
     Raises:
         GlideMQValidationError: if an option is invalid, or ``hosts`` requires ``tokens``. The message never
@@ -125,6 +127,7 @@ class ProxyOptions(OptionValue, kw_only=True):
     body_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=3_600_000), default=30_000)
     max_response: int = option(_size, default=4_194_304)
     allow_anonymous: bool = option(check_bool, default=False)
+    role: Role = option(partial(check_choice, choices=ROLES), default="operator")
 
     def _check_given(self) -> None:
         public = [name for name in self.hosts if name not in LOOPBACK_HOSTS]
@@ -185,6 +188,11 @@ class ProxyState:
         allowed = self.options.queues
         if allowed is not None and name not in allowed:
             raise NotAllowedError(f"queue {name!r} is not available through this proxy")
+
+    def check_role(self, needed: Role) -> None:
+        """Raise NotAllowedError if clients may not do what needs this role."""
+        if not suffices(self.options.role, needed):
+            raise NotAllowedError(f"requires the role {needed!r}; clients of this proxy have {self.options.role!r}")
 
     def queue(self, name: str) -> Queue[Any, Any]:
         """Return the queue of this name; requires `connect`. Raises the errors of `check_allowed`."""

@@ -201,7 +201,7 @@ class Published(TypedDict):
 
 
 @endpoints(
-    "POST", "/broadcast/{name}", {201: Published, 200: Skipped},
+    "POST", "/broadcast/{name}", {201: Published, 200: Skipped}, role="producer",
     body=given.Publish, subject="orders.created", data={"order": 1},
 )  # fmt: skip
 async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response:
@@ -213,7 +213,7 @@ async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response
 
 
 @endpoints(
-    "GET", "/broadcast/{name}/events", EventStream,
+    "GET", "/broadcast/{name}/events", EventStream, role="operator",
     query={
         "subscription": {"type": "string", "minLength": 1, "maxLength": 256},
         "subjects": {"type": "string", "description": "Patterns, separated by commas.", "default": None},

@@ -33,7 +33,7 @@ def _state_of(batch: BatchSnapshot) -> tuple[str, str]:
 async def ls(shell: Shell, queue: str, limit: int = 50) -> None:
     """List the batches of a queue that are open or have jobs that have not ended."""
     await shell.check_exists(queue)
-    found, more = await operate.lists.some(shell.operator.iter_batches(queue), limit)
+    found, more = await operate.operating.some(shell.operator.iter_batches(queue), limit)
     shell.print_json({"batches": found, "more": more})
     rows = [
         (
@@ -58,7 +58,7 @@ async def show(shell: Shell, queue: str, batch: str, state: str | None = None, l
         shell.missing(f"queue {queue!r} has no batch {batch!r}")
     wanted = cast("Literal['pending', 'completed', 'failed'] | None", state)
     opened = await (await shell.operator.queue(queue)).job_batches.get(batch)
-    listed, more = await operate.lists.some(opened.iter_jobs(wanted), limit)
+    listed, more = await operate.operating.some(opened.iter_jobs(wanted), limit)
     jobs = [{"queue": each.queue, "id": each.id, "state": each.state} for each in listed]
     shell.print_json({"batch": found, "jobs": jobs, "more": more})
     status = found.status

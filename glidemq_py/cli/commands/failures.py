@@ -35,7 +35,7 @@ async def ls(
         if newest
         else shell.operator.iter_failures(queue, **criteria)
     )
-    found, more = await operate.lists.some(failures, limit)
+    found, more = await operate.operating.some(failures, limit)
     shell.print_json({"failures": found, "more": more})
     rows = [
         (
@@ -54,7 +54,7 @@ async def ls(
 async def stats(shell: Shell, queue: str) -> None:
     """Count failures by reason and job name."""
     await _reject_broadcast(shell, queue)
-    found = await (await shell.operator.queue(queue)).failures.get_stats()
+    found = await shell.operator.get_failure_stats(queue)
     shell.print_json(found)
     shell.facts([
         ("kept now", found.kept), ("oldest", clock(found.oldest)), ("newest", clock(found.newest)),
@@ -68,8 +68,8 @@ async def stats(shell: Shell, queue: str) -> None:
         shell.table(("REASON", "NAME", ">FAILURES"), rows, "")
 
 
-changes(operate.actions.RetryFailures, **_CRITERIA)
-changes(operate.actions.PurgeFailures, **_CRITERIA)
+changes(operate.job_actions.RetryFailures, **_CRITERIA)
+changes(operate.job_actions.PurgeFailures, **_CRITERIA)
 
 
 # -- dead letters -----------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ async def dlq_ls(shell: Shell, queue: str, subscription: str | None = None, limi
     """List the dead-letter entries of a queue, or of all subscriptions of a broadcast, oldest first."""
     await _check(shell, queue, subscription)
     letters = operate.lists.iter_dead_letters(shell.operator, queue, subscription)
-    found, more = await operate.lists.some(letters, limit)
+    found, more = await operate.operating.some(letters, limit)
     shell.print_json({"entries": found, "more": more})
     if any(each.subscription is not None for each in found):
         of_messages = [
@@ -119,7 +119,7 @@ async def _check_letters(shell: Shell, action: Any) -> None:
     await _check(shell, action.queue, action.subscription)
 
 
-for _action in (operate.actions.ReplayDeadLetters, operate.actions.PurgeDeadLetters):
+for _action in (operate.job_actions.ReplayDeadLetters, operate.job_actions.PurgeDeadLetters):
     changes(
         _action, _entries, check=_check_letters,
         ids=PARAMETERS["ids"]._replace(name="ENTRIES", text="Ids of entries."),

@@ -67,7 +67,7 @@ async def ls(shell: Shell, queue: str, newest: bool = False, limit: int = 50, **
         if newest
         else shell.operator.iter_jobs(queue, wanted)
     )
-    found, more = await operate.lists.some(jobs, limit)
+    found, more = await operate.operating.some(jobs, limit)
     shell.print_json({"jobs": found, "more": more})
     is_all = wanted == operate.filters.JobFilter()
     if is_broadcast:
@@ -211,8 +211,8 @@ async def add(
     value: Any = {} if data is None else data
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         shell.note("DATA is not JSON: the job gets it as text")
-    result = await operate.actions.perform(
-        shell.operator, operate.actions.AddJob(queue=queue, name=name, data=value, options=options)
+    result = await operate.action.perform(
+        shell.operator, operate.job_actions.AddJob(queue=queue, name=name, data=value, options=options)
     )
     shell.print_json(result)
     shell.say(result.ids[0])
@@ -240,13 +240,13 @@ def _promoted(every: bool, name: str | None, data: Any, **others: Any) -> dict[s
 
 
 _IDS: Final[dict[str, Any]] = {"ids": PARAMETERS["ids"]}
-changes(operate.actions.RetryJobs, _retried, **_IDS, completed=Param("--completed", "Requeue completed jobs too."))
+changes(operate.job_actions.RetryJobs, _retried, **_IDS, completed=Param("--completed", "Requeue completed jobs too."))
 changes(
-    operate.actions.PromoteJobs, _promoted, **_IDS, name=CRITERIA["name"], data=CRITERIA["data"],
+    operate.job_actions.PromoteJobs, _promoted, **_IDS, name=CRITERIA["name"], data=CRITERIA["data"],
     every=Param("--all", "All delayed jobs."),
 )  # fmt: skip
-changes(operate.actions.CancelJobs, partial(_chosen, "criteria such as --state waiting"), **_IDS, **CRITERIA)
-changes(operate.actions.RemoveJobs, partial(_chosen, "criteria such as --state failed"), **_IDS, **CRITERIA)
+changes(operate.job_actions.CancelJobs, partial(_chosen, "criteria such as --state waiting"), **_IDS, **CRITERIA)
+changes(operate.job_actions.RemoveJobs, partial(_chosen, "criteria such as --state failed"), **_IDS, **CRITERIA)
 
 
 @command("job logs", lines=Param("--lines -n N", "The last lines.", least=1, most=10_000))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _MINUTES_SHOWN = 5
 _WAITING = {"suspended": ">SUSPENDED", "waiting_children": ">WAITING FOR CHILDREN"}
 """Columns that are shown if a queue has such jobs."""
+_FAIR_KEY = {"fair key": "key", "active": "active", "ready": "backlog", "weight": "weight"}
 _POINTS = ("P50", "P95", "P99")
 
 
@@ -170,8 +171,8 @@ async def limits(
     if ttl is not None and not given:
         raise GlideMQValidationError("--for", span(ttl), "requires --concurrency or --rate")
     if given:
-        await operate.actions.perform(shell.operator, operate.actions.SetQueueLimits(queue=queue, ttl=ttl, **given))
-    found = await (await shell.operator.queue(queue)).limits.get()
+        await operate.action.perform(shell.operator, operate.actions.SetQueueLimits(queue=queue, ttl=ttl, **given))
+    found = await shell.operator.get_limits(queue)
     shell.print_json(found)
     shell.facts(_limits_facts(found))
 
@@ -200,7 +201,7 @@ async def metrics(
     """Show counts and percentiles of waiting and running times by job name, or set how long they are recorded."""
     await shell.reject_broadcast(queue, operate.actions.NO_NAMES.format(queue=queue))
     if keep is not None:
-        await operate.actions.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=keep))
+        await operate.action.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=keep))
     found, setting = await shell.operator.get_metrics_by_name(queue, window, name=name)
     shell.print_json({"kept_minutes": setting.minutes, "names": found})
     rows = [
@@ -251,7 +252,7 @@ async def group_ls(shell: Shell, queue: str, limit: int = 100) -> None:
         cursor = page.cursor
         if not cursor:
             break
-    keys, _ = await operate.lists.some((await shell.operator.queue(queue)).fair_keys.iter(), limit)
+    keys = await shell.operator.get_fair_keys(queue, limit)
     found = list(groups.values())[:limit]
     shell.print_json({"groups": found, "fair_keys": keys})
     rows: list[tuple[Any, ...]] = [("group", each.key, each.waiting, "", "") for each in found]
@@ -266,8 +267,8 @@ async def limit(shell: Shell, queue: str, key: str, concurrency: int | None = No
     """Show the limits of an ordering group, or set them."""
     given = _limits_of(rate_limit, concurrency=concurrency)
     if given:
-        await operate.actions.perform(shell.operator, operate.actions.SetGroupLimits(queue=queue, group=key, **given))
-    found = await (await shell.operator.queue(queue)).groups.get(key)
+        await operate.action.perform(shell.operator, operate.actions.SetGroupLimits(queue=queue, group=key, **given))
+    found = await shell.operator.get_group(queue, key)
     if found is None:
         shell.missing(f"queue {queue!r} has no ordering group {key!r}")
     shell.print_json(found)
@@ -293,23 +294,13 @@ async def fair(
     await shell.check_exists(queue)
     given = _limits_of(rate_limit, concurrency=concurrency, weight=weight, max_backlog=max_backlog)
     if given:
-        await operate.actions.perform(shell.operator, operate.actions.SetFairKeyLimits(queue=queue, key=key, **given))
-    fair_keys = (await shell.operator.queue(queue)).fair_keys
-    if key is None:
-        each = await fair_keys.get_defaults()
-        shell.print_json(each)
-        shell.facts([
-            ("concurrency of each key", each.concurrency or "no limit"),
-            ("rate limit of each key", _limit_text(each.rate_limit)),
-            ("maximum backlog of each key", each.max_backlog or "no limit"),
-        ])  # fmt: skip
-        return
-    found = await fair_keys.get(key)
+        await operate.action.perform(shell.operator, operate.actions.SetFairKeyLimits(queue=queue, key=key, **given))
+    found: Any = await shell.operator.get_fair_key(queue, key)
     shell.print_json(found)
+    of, own = (" of each key", False) if key is None else ("", True)
     shell.facts([
-        ("fair key", found.key), ("active", found.active), ("ready", found.backlog), ("weight", found.weight),
-        ("concurrency", found.concurrency or "no limit"),
-        ("rate limit", _limit_text(found.rate_limit)),
-        ("maximum backlog", found.max_backlog or "no limit"), ("paused", "yes" if found.paused else ""),
-        ("rate limited until", clock(found.limited_until)),
+        *((each, getattr(found, field)) for each, field in _FAIR_KEY.items() if own),
+        (f"concurrency{of}", found.concurrency or "no limit"), (f"rate limit{of}", _limit_text(found.rate_limit)),
+        (f"maximum backlog{of}", found.max_backlog or "no limit"), ("paused", "yes" if own and found.paused else ""),
+        ("rate limited until", clock(found.limited_until) if own else ""),
     ])  # fmt: skip

@@ -97,7 +97,7 @@ async def add(
     if skip_without_worker:
         schedule["skip_without_worker"] = True
     action = operate.actions.PutSchedule(queue=queue, name=name, schedule=schedule, job_name=job, data=data)
-    await operate.actions.perform(shell.operator, action)
+    await operate.action.perform(shell.operator, action)
     found = await shell.operator.get_schedule(queue, name)
     shell.print_json(found)
     if found is not None:

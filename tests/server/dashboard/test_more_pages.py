@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
@@ -130,11 +131,12 @@ def test_quarters_of_a_day():
     assert day_chart([]).count("<g>") == 0
 
 
-def counting(name: str, method: Any, read: list[str]) -> Any:
+def counting(method: Any, read: list[str]) -> Any:
     """Return the method; it also appends its name to ``read``."""
 
+    @wraps(method)
     def counted(*given: Any, **options: Any) -> Any:
-        read.append(name)
+        read.append(method.__name__)
         return method(*given, **options)
 
     return counted
@@ -148,7 +150,7 @@ async def test_open_pages_share_what_they_read(url: str, queue_name: str, monkey
     read: list[str] = []
     kinds = ["get_flow", "get_groups", "get_job", "get_jobs", "get_schedules", "iter_failures"]
     for name in kinds:
-        monkeypatch.setattr(Operator, name, counting(name, getattr(Operator, name), read))
+        monkeypatch.setattr(Operator, name, counting(getattr(Operator, name), read))
     async with browsing(url, refresh_interval=3_600_000) as client:
         for path in ("queue", "job", "flow", "failures", "schedules", "workers"):
             await asyncio.gather(*(page(client, path, q=queue_name, id=flow.job.id) for _ in range(20)))

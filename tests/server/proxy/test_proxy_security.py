@@ -16,6 +16,15 @@ from tests.server.proxy.support import running_proxy, worked_off
 TOKEN = "a-token-that-is-long-enough"
 
 
+@pytest.mark.parametrize(("role", "allowed"), [("observer", 1), ("producer", 2), ("operator", 3)])
+def test_clients_do_what_their_role_allows(url: str, queue_name: str, role: str, allowed: int):
+    with running_proxy(url, role=role) as (http, _):
+        requests = (("GET", "counts", None), ("POST", "jobs", {"name": "n"}), ("POST", "pause", None))
+        found = [http.request(method, f"/queues/{queue_name}/{path}", json=body) for method, path, body in requests]
+    assert [each.is_success for each in found] == [at < allowed for at in range(3)]
+    assert {each.status_code for each in found[allowed:]} <= {403}
+
+
 # -- requests of other sites -----------------------------------------------------------------------------------
 
 
