@@ -432,6 +432,49 @@ class SignalJob(
         raise JobStateError(self.id, str(job.state), "signal", queue=queue.name)
 
 
+@record
+class _Decision(Action, instead=SignalJob.instead):
+    """The answer to a job that is suspended until somebody decides: the signal ``decides``, with this data."""
+
+    decides: ClassVar[str]
+
+    id: str = param("Id of the job.", "ID")
+    data: Any = param(PARAMETERS["value"], default=None)
+
+    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+        """See `Action`. Raises JobStateError if the job is not suspended."""
+        job = await queue.get_job(self.id, exclude_data=True)
+        if job is not None and job.state is not JobState.SUSPENDED:
+            raise JobStateError(self.id, str(job.state), self.decides, queue=queue.name)
+        return await SignalJob(queue=self.queue, id=self.id, name=self.decides, data=self.data).make(queue)
+
+
+@record
+class ApproveJob(
+    _Decision,
+    kind="approve_job",
+    decides="approve",
+    says="approve job {id!r} of queue {queue!r}",
+    command="job approve",
+    button=Button("approve", "Approve the job?", "job approved", label="Approve", states=(JobState.SUSPENDED,)),
+    route=("/jobs/{id}/approve", {"approved": True}),
+):
+    """Approve a suspended job: it resumes with the signal `approve`."""
+
+
+@record
+class RejectJob(
+    _Decision,
+    kind="reject_job",
+    decides="reject",
+    says="reject job {id!r} of queue {queue!r}",
+    command="job reject",
+    button=Button("reject", "Reject the job?", "job rejected", label="Reject", states=(JobState.SUSPENDED,)),
+    route=("/jobs/{id}/reject", {"rejected": True}),
+):
+    """Reject a suspended job: it resumes with the signal `reject`."""
+
+
 # -- failures ---------------------------------------------------------------------------------------------
 
 
