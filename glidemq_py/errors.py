@@ -62,8 +62,13 @@ __all__ = [
     "SerializationError",
     "ServerNotReadyError",
     "ServerOutOfMemoryError",
+    "SignalTimeout",
     "StagedWriteError",
     "StaleAttemptError",
+    "StepChangedError",
+    "StepError",
+    "StepLimitError",
+    "StepsRefusedError",
     "SuspendError",
     "UnknownOptionError",
     "UnrecoverableError",
@@ -514,6 +519,63 @@ class UnrecoverableError(GlideMQError):
     """Raise this in a handler to fail the job without further attempts."""
 
 
+class StepError(UnrecoverableError):
+    """All attempts of a step have failed. Unless the handler catches it, the job fails without another attempt.
+
+    Attributes:
+        step: name of the step.
+        attempts: number of its attempts.
+        cause_type: type of the last error; in the run in which it was raised, the error is the cause of this one.
+        cause: message of the last error.
+        traceback: traceback of the last error.
+    """
+
+    def __init__(self, step: str, attempts: int, cause_type: str, cause: str, traceback: str = "") -> None:
+        super().__init__(step, attempts, cause_type, cause, traceback)
+        self.step, self.attempts, self.cause_type, self.cause, self.traceback = self.args
+
+    def __str__(self) -> str:
+        times = "" if self.attempts == 1 else f" after {self.attempts:,} attempts"
+        return f"step {self.step!r} failed{times}: {self.cause_type}: {self.cause}"
+
+
+class StepChangedError(UnrecoverableError):
+    """The handler gives a step another function than the one that has stored it.
+
+    Attributes:
+        step: name of the step.
+        stored: name of the function that has stored it.
+        given: name of the function that the handler gives.
+    """
+
+    def __init__(self, step: str, stored: str, given: str) -> None:
+        super().__init__(step, stored, given)
+        self.step, self.stored, self.given = step, stored, given
+
+    def __str__(self) -> str:
+        return f"step {self.step!r} was stored by {self.stored}, not by {self.given}: give a changed step a new name"
+
+
+class StepLimitError(UnrecoverableError):
+    """A job has the maximum number of steps, or the maximum size of their results. The step was not run."""
+
+
+class SignalTimeout(GlideMQError, TimeoutError):  # noqa: N818  # as asyncio names it
+    """The signal for which `Job.wait_for_signal` waits has not come in time; raised in all later runs, too.
+
+    Attributes:
+        signal: name of the signal.
+        timeout: how long the job has waited, ms.
+    """
+
+    def __init__(self, signal: str, timeout: int) -> None:
+        super().__init__(signal, timeout)
+        self.signal, self.timeout = signal, timeout
+
+    def __str__(self) -> str:
+        return f"signal {self.signal!r} has not come within {self.timeout} ms"
+
+
 class JobDataError(UnrecoverableError):
     """The job's data does not match the parameters of its handler."""
 
@@ -584,6 +646,7 @@ class DelayedError(JobSignal):
         self.until = until
         self.data = data
         self.replace = replace
+        self.step: Any = False  # a step that is stored with the end of the attempt
 
     def __str__(self) -> str:
         return f"delayed by {self.delay} ms" if self.until is None else f"delayed until {self.until}"
@@ -601,9 +664,23 @@ class WaitingChildrenError(JobSignal):
         super().__init__()
         self.data = data
         self.replace = replace
+        self.step: Any = False  # a step that is stored with the end of the attempt
 
     def __str__(self) -> str:
         return "waiting for children"
+
+
+class StepsRefusedError(DelayedError):
+    """The first step of a job was refused: a worker of glide-mq for Node is registered, which knows no steps.
+
+    It might run the job from its start, and repeat what the steps have done. The job is delayed, no attempt is counted.
+    """
+
+    def __str__(self) -> str:
+        return (
+            f"its first step is refused, and the job delayed by {self.delay} ms: a worker of glide-mq for Node is "
+            "registered with this queue, and would run the job from its start"
+        )
 
 
 class GroupRateLimitError(StructuredError, JobSignal):
@@ -644,6 +721,8 @@ class SuspendError(JobSignal):
         self.reason = reason
         self.timeout = timeout
         self.on_resume = on_resume
+        self.step: Any = False  # a step that is stored with the end of the attempt
+        self.awaited, self.returned = "", 0  # see `Suspended` in glidemq_py/_core/calls/working.py
 
     def __str__(self) -> str:
         return "suspended" if self.reason is None else f"suspended: {self.reason}"

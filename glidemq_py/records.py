@@ -33,6 +33,7 @@ else:
             "glidemq_py._features.remote_control": "RunningJob, WorkerActivity",
             "glidemq_py._features.schedulers.entry": "JobScheduler",
             "glidemq_py._features.streams": "StreamChunk",
+            "glidemq_py._features.steps": "Step, StepState",
             "glidemq_py._features.suspend": "Signal, SuspendInfo",
             "glidemq_py._features.timeline": "TimelineEntry, TimelineSetting",
             "glidemq_py._features.usage": "FlowUsage, JobUsage, QueueUsage, UsageSummary",

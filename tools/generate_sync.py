@@ -62,6 +62,9 @@ users create, and the hand-written methods of a `Lease` in ``LeaseTwin``."""
 OMITTED = {"Broadcast.queue"}
 """Members without a blocking counterpart."""
 
+WRITTEN = {"Job.run": "glidemq_py._job.blocking_runtime.run"}
+"""Methods whose blocking form is a function, and its place."""
+
 SWAPPED = {
     "AsyncIterator": "collections.abc.Iterator",
     "Connection": "glidemq_py._client.transport.BlockingConnection",
@@ -353,6 +356,10 @@ class _Twin:
             assert node.returns is not None
             self._property(module, name, node.returns, doc)
         elif self._is_new(name):
+            if f"{self._source}.{name}" in WRITTEN:
+                found = self._import(WRITTEN[f"{self._source}.{name}"], f"{name}_blocking")
+                self._parts.append(f"    {name} = {found}\n")
+                return
             args, kind, passed = self._signature(module, node)
             before, after = self._maker(kind)
             core = "self._core"

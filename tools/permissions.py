@@ -63,6 +63,7 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
             "get_parents",
             "get_cursor",
             "get_state",
+            "get_steps",
             "is_revoked",
             "logs",
             "reload",
@@ -172,12 +173,15 @@ METHODS: Final[dict[str, dict[str, list[str]]]] = {
         "Lease": ["complete", "extend", "fail", "release"],
         "Job": [
             "discard",
+            "gather",
             "iterate",
             "move_to_delayed",
             "move_to_failed",
             "move_to_waiting_children",
             "rate_limit_group",
             "report_tokens",
+            "run",
+            "sleep",
             "suspend",
             "wait_for_signal",
         ],
@@ -243,7 +247,7 @@ LOCAL: Final = frozenset(
         "BackupSchedule.close", "BackupSchedule.run", "BackupSchedule.start", "Queue.backups.get_all",
         "Queue.backups.verify", "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait",
         "Maintenance.wake", "QueueEvents.off",
-        "QueueEvents.on", "Task.options", "Task.route", "Task.spec",
+        "QueueEvents.on", "Job.idempotency_key", "Task.call", "Task.options", "Task.route", "Task.spec",
     ]
 )  # fmt: skip
 """Methods that send nothing, or only what a running worker sends anyway."""

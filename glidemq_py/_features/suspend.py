@@ -149,6 +149,7 @@ async def received_signals(link: QueueLink[JobTransport], job_id: str) -> tuple[
 
 
 _FIELDS = ("state", "suspendReason", "suspendedAt", "suspendTimeout")
+_WAITS = ("fence", "awaits")
 
 
 async def signal(self: ConnectedQueue, job_id: str, name: str, data: Any = None) -> bool:
@@ -187,14 +188,17 @@ async def send_signal(queue: ConnectedQueue, job_id: str, name: str, data: Any) 
 
 
 async def read_suspend_info(link: QueueLink, key: str) -> SuspendInfo | None:
-    """Return details of a suspended job; None if the job does not exist or is not suspended."""
-    values = await link.command("HMGET", link.keys.job(key), *_FIELDS)
+    """Return details of a job that waits for a signal; None if the job does not exist or does not wait."""
+    names = (*_FIELDS, *_WAITS)
+    values = await link.command("HMGET", link.keys.job(key), *names)
     fields = {
         name: None if value is None else value.decode("utf-8", "replace")
-        for name, value in zip(_FIELDS, values, strict=True)
+        for name, value in zip(names, values, strict=True)
     }
+    fence, awaits = (fields.pop(name) or "" for name in _WAITS)
     record = JobRecord.parse(key, fields)
-    if record.state is not JobState.SUSPENDED:
+    is_waiting = record.state is JobState.DELAYED and awaits.startswith(f"{fence} ")
+    if record.state is not JobState.SUSPENDED and not is_waiting:
         return None
     return SuspendInfo(
         reason=record.suspend_reason, suspended_at=record.suspended_at or 0, timeout=record.suspend_timeout,

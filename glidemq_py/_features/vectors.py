@@ -36,7 +36,7 @@ RESERVED: Final = frozenset({
     "lease", "src", "orderdone", "usage", "depdone", "childFailed", "notBefore", "building", "scheduledFor",
     "resultSeq", "failedAttempts", "failureReason", "autoRetries", "readyAt", "timeline", "dependency", "stagedBehind",
     "cursor", "discarded", "progressMessage", "appended", "generation", "parentGeneration", "ownKeys",
-    "rank", "rankedAs", "fairKey", "jobBatch",
+    "rank", "rankedAs", "fairKey", "jobBatch", "steps", "awaits", "requeues",
 })  # fmt: skip
 """Fields of a job hash, which a vector must not overwrite."""
 

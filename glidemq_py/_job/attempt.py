@@ -42,6 +42,7 @@ class Attempt:
         fence: The job's activation counter; together with `processed_on` the fencing token of this attempt.
         processed_on: Server time of the activation, epoch ms.
         context: The value that the worker's lifespan yielded.
+        owner: The task of the handler, or True if it is a plain function; None in a batch, and of a lease.
         tokens: The last value passed to `Job.report_tokens`.
         discarded: True if the handler called `Job.discard`: no further attempts.
         ended: True if the attempt is over for the worker (timed out, cancelled, lock lost); its result is discarded.
@@ -51,6 +52,7 @@ class Attempt:
     fence: int
     processed_on: int
     context: Any
+    owner: Any = field(default=None, init=False)
     tokens: int = field(default=0, init=False)
     discarded: bool = field(default=False, init=False)
     ended: bool = field(default=False, init=False)

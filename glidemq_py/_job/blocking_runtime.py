@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, TypeVarTuple, overload
 
+from glidemq_py._client.runtime import Twin
+from glidemq_py._core.option_values import BackoffInput
+from glidemq_py._core.times import Milliseconds
 from glidemq_py._job.contents import JobContents
 from glidemq_py._job.current import running_job
+from glidemq_py._job.durable import StepRun
 from glidemq_py.errors import EventLoopError
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 _POLL_S = 1.0
 _MAX_STOPPED_POLLS = 10
@@ -68,3 +73,39 @@ def _ended(subject: str) -> EventLoopError:
     return EventLoopError(
         subject, "the worker's event loop has ended", "return from the handler: the job is no longer this worker's"
     )
+
+
+@overload
+def run(
+    self: Twin[Any], name: str, function: Callable[[*Ts], Coroutine[Any, Any, T]], /, *args: *Ts, attempts: int = 1,
+    backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
+) -> T: ...  # fmt: skip
+@overload
+def run(
+    self: Twin[Any], name: str, function: Callable[[*Ts], T], /, *args: *Ts, attempts: int = 1,
+    backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
+) -> T: ...  # fmt: skip
+def run(
+    self: Twin[Any], name: str, function: Callable[[*Ts], Any], /, *args: *Ts, attempts: int = 1,
+    backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
+) -> Any:  # fmt: skip
+    """Run a function as a step; see `Job.run`. A plain function without ``timeout`` runs in the calling thread."""
+    job = self._core
+    step = StepRun[Any](job, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
+    if step.is_done:
+        return step.result()
+    pause = wait_for(job, step.admit())
+    while True:
+        if pause:
+            job.cancelled.wait(pause)
+        try:
+            if not step.is_async and step.timeout_ms is None:
+                value = step.call(args)
+            elif job._link.runtime.is_blocking:
+                value = asyncio.run(step.execute(args))
+            else:
+                value = wait_for(job, step.execute(args))
+        except Exception as error:
+            pause = wait_for(job, step.failed(error))
+        else:
+            return wait_for(job, step.done(value))

@@ -52,7 +52,7 @@ LOG_LINES_KEPT = 1_000
 
 _MAX_SAFE_INTEGER = 2**53
 _UNREAD: Any = object()
-_OF_THIS_PROCESS = frozenset(("_link", "_attempt", "_data", "_read_result", "_usage"))
+_OF_THIS_PROCESS = frozenset(("_link", "_attempt", "_data", "_read_result", "_usage", "_memo"))
 
 
 class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
@@ -86,6 +86,8 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     _usage: JobUsage | None = None
     _own_keys: Callable[[Any], str | bool] | None = None
     """Returns which names in new data are no arguments, as in `EarlierRun`; set while a task runs the job."""
+    _memo: Any = None
+    """The `Memo` of this run, if it has asked for a step."""
     _interrupted: bool = False
     """True once the loop over `Job.iterate` has raised `JobInterruptedError`."""
 

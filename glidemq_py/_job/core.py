@@ -18,7 +18,8 @@ from glidemq_py._features.dependencies import Dependency
 from glidemq_py._features.flows import children
 from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._features.revoke import RevokeOutcome
-from glidemq_py._job import iteration, steps
+from glidemq_py._features.steps import Step, read_steps
+from glidemq_py._job import durable, iteration, steps
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.contents import ContextT, DataT, JobContents, ResultT
 from glidemq_py._job.steps import SAME
@@ -141,6 +142,10 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
     async def is_revoked(self) -> bool:
         """Return True if the job was revoked. A requeue (`Job.retry`) resets this."""
         return await revocation.is_revoked(self._link, self._stored_id)
+
+    async def get_steps(self) -> list[Step]:
+        """Return the stored steps of the job, in the order in which they were first stored."""
+        return await read_steps(self._link, self._stored_id)
 
     async def get_batch_ref(self) -> BatchRef | None:
         """Return queue and id of the batch that the job belongs to, or whose callback it is; None if there is none."""
@@ -300,7 +305,11 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
     move_to_delayed = steps.move_to_delayed
     rate_limit_group = steps.rate_limit_group
     suspend = steps.suspend
-    wait_for_signal = steps.wait_for_signal
+    run = durable.run
+    sleep = durable.sleep
+    wait_for_signal = durable.wait_for_signal
+    gather = durable.gather
+    idempotency_key = durable.idempotency_key
 
 
 class MessageCore(JobContents[DataT, ResultT, ContextT]):

@@ -110,9 +110,11 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         return working.delayed(*token, ms)
     if isinstance(signal, DelayedError):
         until = 0 if signal.until is None else to_ms("until", signal.until, minimum=1, maximum=MAX_EPOCH_MS)
-        return working.delayed(*token, to_ms("delay", signal.delay or 0), until, *_new_data(link, run, signal))
+        return working.delayed(
+            *token, to_ms("delay", signal.delay or 0), until, *_new_data(link, run, signal), signal.step
+        )
     if isinstance(signal, WaitingChildrenError):
-        return working.waiting_children(*token, keep, *_new_data(link, run, signal))
+        return working.waiting_children(*token, keep, *_new_data(link, run, signal), signal.step)
     if isinstance(signal, GroupRateLimitError):
         if run.job.ordering_key is None:
             raise GlideMQError(f"job {run.job.id!r} has no ordering group: it was added without `ordering`")
@@ -125,7 +127,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
         return working.group_limited(*token, ms, int(replace), how, keep if how == "fail" else 0)
     if isinstance(signal, SuspendError):
         ms = 0 if signal.timeout is None else to_ms("timeout", signal.timeout, minimum=1)
-        return working.suspended(*token, signal.reason or "", ms, keep)
+        return working.suspended(*token, signal.reason or "", ms, keep, signal.awaited, signal.returned, signal.step)
     if isinstance(signal, JobInterruptedError):
         if not run.job._interrupted:
             raise GlideMQError("JobInterruptedError is raised by the loop over Job.iterate, not by handlers")

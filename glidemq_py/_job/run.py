@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from glidemq_py._core.calls.working import COMPLETED, COMPLETED_PLAIN, FETCHED_JOB, EarlierRun, FetchedJob, Finished
 from glidemq_py._core.job_options import JobOptions, read_stored_options
@@ -85,6 +85,9 @@ class Run:
             job.failed_type = _text(more.failed_type)
             suspect_limit = _int(more.suspect_limit)
             job._own_keys_text = _text(more.own_keys)
+            job._requeues = _text(more.requeues)
+            if more.steps:
+                job._steps_texts = cast("Sequence[object]", more.steps)
         self.job = job
         self.attempt = attempt
         self.options: JobOptions = read_stored_options(opts)

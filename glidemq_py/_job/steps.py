@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NoReturn, cast
 
 from glidemq_py._core.checks import check_choice, check_text
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.suspend import MAX_SIGNAL_NAME, Signal, received_signals, suspend_error
+from glidemq_py._features.suspend import Signal, suspend_error
 from glidemq_py._job.contents import JobContents
 from glidemq_py._job.stored import STEP_KEY, StoredJob, step_of
 from glidemq_py.errors import (
@@ -168,40 +168,3 @@ def suspend(
     """
     self._in_handler("suspend")
     raise self._own(suspend_error(self._link, reason, timeout, on_resume))
-
-
-async def wait_for_signal(
-    self: StoredJob[Any, Any, Any], name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
-) -> Signal:
-    """Return the signal with this name, or suspend the job until it comes.
-
-    The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
-    in the same order in every run gets the same signals again, and then continues with the next one. Code before a
-    wait must be idempotent.
-
-    Args:
-        name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
-        reason: for people; "signal <name>" by default.
-        timeout: as for `suspend`; it restarts if a signal with another name resumes the job.
-
-    Returns:
-        The signal.
-
-    Raises:
-        SuspendError: the signal has not come yet; do not catch it.
-        GlideMQValidationError: an argument is invalid.
-        GlideMQError: the job is not running in a handler, or the server cannot be reached.
-    """
-    self._in_handler("wait_for_signal")
-    check_text("name", name, maximum=MAX_SIGNAL_NAME)
-    waits = self._waits = self._waits or {}
-    returned = waits.get(name, 0)
-    found = [each for each in self.signals if each.name == name]
-    if len(found) <= returned:
-        # The signal may have come while the handler ran, or before its first run.
-        received = await received_signals(self._link, self._stored_id)
-        found = [each for each in received if each.name == name]
-    if len(found) <= returned:
-        raise self._own(suspend_error(self._link, reason or f"signal {name}", timeout))
-    waits[name] = returned + 1
-    return found[returned]

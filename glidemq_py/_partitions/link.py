@@ -92,6 +92,10 @@ class QueueLink(Generic[TransportT]):
     """Number of the queue's parts."""
     dead_letters: Any = None
     """The dead letter queue; see `open_dead_letters`."""
+    has_peers: bool = False
+    """Whether workers of glide-mq for Node were registered when it was read last."""
+    peers_read_at: float = float("-inf")
+    """When that was, as `time.monotonic` tells it."""
     references: Any = None
     """The `References` that find jobs in other partitions; made at first use."""
 

@@ -242,6 +242,7 @@ class Continuations:
         # The function has a reference to the job object of the suspended attempt: attach that to this attempt.
         kept.job._attempt = run.attempt
         kept.job._signals_text = run.job._signals_text
+        kept.job._steps_texts, kept.job._memo = run.job._steps_texts, None
         kept.job._waits = None
         kept.job.processed_on = run.job.processed_on
         function = kept.function

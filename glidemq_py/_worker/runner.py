@@ -152,6 +152,8 @@ class AttemptRunner:
             if inspect.isawaitable(result):
                 getattr(result, "close", lambda: None)()
                 raise GlideMQError("a plain handler returned an awaitable; declare it `async def`")
+            if run.job._memo is not None:
+                run.job._memo.log_unasked()
             return self._outcomes.completed(run, result), result, None
         if isinstance(error, JobSignal):
             return self._report_signal(run, error), None, error
@@ -313,9 +315,10 @@ class Runner(AttemptRunner):
         if run.options.timeout is not None:
             start_timeout(run, self._loop, self._cancel_attempt)
         if route.in_thread:
+            run.attempt.owner = True
             self._threads.submit(run)
         else:
-            run.task = self._loop.create_task(self._run(run))
+            run.task = run.attempt.owner = self._loop.create_task(self._run(run))
 
     async def _run(self, run: Run) -> None:
         running_job.set(run.job)

@@ -18,6 +18,7 @@ from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.durable import TaskCall
 from glidemq_py._job.job import Job
 from glidemq_py._job.typed_tasks import Parameters, Resolved
 from glidemq_py._worker.base_worker import BaseWorker
@@ -98,6 +99,15 @@ class Task(Generic[P, ResultT, CallP, CallT]):
             TypeError: If an argument is missing, unknown or given twice.
         """
         return JobSpec(self.name, self._resolved.write(args, kwargs), self._options)
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[ResultT]:
+        """Return a child for `Job.gather`: a job of this task with these arguments, and how its result is read.
+
+        Raises:
+            TypeError: If an argument is missing, unknown or given twice.
+        """
+        resolved = self._resolved
+        return TaskCall(queue=self._owner.queue, spec=self.spec(*args, **kwargs), read_result=resolved.read_result)
 
     async def add(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[dict[str, Any], ResultT]:
         """Add a job that runs the function with these arguments. Raises the errors of `Queue.add` as well.

@@ -14,6 +14,7 @@ for at = 1, #FIELDS do ALL_FIELDS[at] = FIELDS[at] end
 ALL_FIELDS[RANK], ALL_FIELDS[TIMELINE] = 'rank', 'timeline'
 
 local M = G.groups
+local STEPS = 9 -- in the fields that only a job that has run before can have
 
 -- The order of the sources. Groups are fetched again after the stream, whose jobs may have freed slots, and fair keys after
 -- the ranks below, whose jobs may have moved to the keys of their names.
@@ -154,8 +155,13 @@ local function write_active(q, fetching, id, entry, h)
   -- Fields that only a job that has run before can have.
   if h[FENCE] or h[PROCESSED_ON] or h[STALLED] then
     earlier = redis.call('HMGET', key, 'attemptsMade', 'stacktrace', 'signals', 'fallbackIndex', 'failedReason',
-      'failedType', 'suspectLimit', 'ownKeys')
+      'failedType', 'suspectLimit', 'ownKeys', 'steps', 'requeues')
     attempts, trace = unpack(earlier, 1, 2)
+    if earlier[STEPS] then
+      local bytes
+      earlier[STEPS], bytes = G.steps.read(q, id, earlier[STEPS])
+      fetching.bytes = fetching.bytes + bytes
+    end
   end
   local job = G.fetched_job(id, entry, fence, h[NAME], h[DATA], h[OPTS], h[TIMESTAMP], attempts, h[PROGRESS], h[STALLED],
     h[PRIORITY], trace)

@@ -6,7 +6,7 @@
 G.KNOWN_FEATURES = { ['leases:0.2.0'] = true, ['dependencies:0.2.0'] = true, ['ranks:0.2.0'] = true,
   ['fair-keys:0.2.0'] = true, ['schedule-overlap:0.2.0'] = true, ['job-batches:0.2.0'] = true,
   ['name-limits:0.2.0'] = true, ['partitions:0.2.0'] = true, ['fair-defaults:0.2.0'] = true,
-  ['schedule-workers:0.2.0'] = true, ['list-ids:0.2.0'] = true }
+  ['schedule-workers:0.2.0'] = true, ['list-ids:0.2.0'] = true, ['steps:0.2.0'] = true }
 
 local LISTED_MAX = 100
 -- Positions of the fields in the settings that G.unknown_feature returns. wakeChannels:

@@ -3,7 +3,7 @@
 G.adding, G.batches, G.budgets, G.checks, G.finishing, G.flows, G.groups, G.results = {}, {}, {}, {}, {}, {}, {}, {}
 G.fair, G.ranks, G.limit_ttl = {}, {}, {}
 G.finish_kinds, G.rescheduling, G.schedulers, G.sources, G.staging = {}, {}, {}, {}, {}
-G.subscriptions, G.suspension = {}, {}
+G.steps, G.subscriptions, G.suspension = {}, {}, {}
 
 local function nothing() end
 

@@ -19,7 +19,7 @@ G.rows = {
   condition = { field = 1, texts = 2, low = 3, high = 4, contains = 5 },
   deduplication = { id = 1, ttl = 2, mode = 3, until_started = 4, extend = 5, replace = 6 },
   delayed = {
-    kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, delay = 6, due = 7, data = 8, own_keys = 9,
+    kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, delay = 6, due = 7, data = 8, own_keys = 9, step = 10,
   },
   dependencies = { policy = 1, refs = 2, generation = 3 },
   dependency_answer = { how = 1, text = 2 },
@@ -28,7 +28,8 @@ G.rows = {
   due_scheduler = { name = 1, home = 2, text = 3, last_job = 4 },
   durations = { count = 1, total = 2 },
   earlier_run = {
-    signals = 1, fallback_index = 2, failed_reason = 3, failed_type = 4, suspect_limit = 5, own_keys = 6,
+    signals = 1, fallback_index = 2, failed_reason = 3, failed_type = 4, suspect_limit = 5, own_keys = 6, steps = 7,
+    requeues = 8,
   },
   ended_child = { id = 1, how = 2, text = 3, policy = 4, members = 5 },
   event = { id = 1, fields = 2 },
@@ -109,16 +110,22 @@ G.rows = {
   scheduler = { name = 1, home = 2, text = 3 },
   scored = { member = 1, score = 2 },
   stored_name_metrics = { completed = 1, failed = 2, retried = 3, wait = 4, run = 5 },
+  stored_step = { number = 1, last = 2, size = 3, text = 4 },
   stream_consumer = { name = 2, pending = 4, idle = 6 },
   stream_entry = { id = 1, fields = 2 },
   stream_group = { name = 2, consumers = 4, pending = 6, last_delivered = 8, read = 10, lag = 12 },
   stream_read = { stream = 1, entries = 2 },
   subscription = { name = 1, lag = 2, pending = 3, released = 4, last_delivered = 5, consumers = 6 },
-  suspended = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, reason = 6, timeout = 7, keep = 8 },
+  suspended = {
+    kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, reason = 6, timeout = 7, keep = 8, awaited = 9,
+    returned = 10, step = 11,
+  },
   time = { seconds = 1, microseconds = 2 },
   tokens = { max = 1, duration = 2, counts = 3 },
   unsure_job = { id = 1, state = 2, mark = 3, may_be_list_job = 4, silent = 5 },
-  waiting_children = { kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, keep = 6, data = 7, own_keys = 8 },
+  waiting_children = {
+    kind = 1, id = 2, entry = 3, fence = 4, processed_on = 5, keep = 6, data = 7, own_keys = 8, step = 9,
+  },
   waiting_parent = { parent = 1, children = 2 },
   wake_channel = { name = 1, cluster = 2 },
   winner = { attempt = 1, pieces = 2 },
@@ -184,13 +191,15 @@ G.fetched_job = function(id, entry, fence, name, data, opts,
 end
 
 -- Append what only a job that has run before can have. The arguments are in the order of the fields.
-G.add_earlier_run = function(job, signals, fallback_index, failed_reason, failed_type, suspect_limit, own_keys)
+G.add_earlier_run = function(job, signals, fallback_index, failed_reason, failed_type, suspect_limit, own_keys, steps, requeues)
   job[13] = signals
   job[14] = fallback_index
   job[15] = failed_reason
   job[16] = failed_type
   job[17] = suspect_limit
   job[18] = own_keys
+  job[19] = steps
+  job[20] = requeues
 end
 
 -- Positions of the fields of requests of hot calls.

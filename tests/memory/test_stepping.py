@@ -9,6 +9,7 @@ import pytest
 
 import glidemq_py.testing
 from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, Queue, RateLimitError, Worker
+from glidemq_py.errors import SignalTimeout
 from glidemq_py.testing import Clock, MemoryServer, TestQueue, TestWorker, run_until_empty, run_until_idle
 
 
@@ -208,7 +209,8 @@ async def test_signals_and_their_timeouts():
         assert await queue.signal(one.id, "go", "gone")
         assert [run.result for run in await worker.run_until_idle()] == ["gone"]
         queue.clock.advance(timedelta(minutes=1))
-        assert await worker.run_until_idle() == []
+        (run,) = await worker.run_until_idle()
+        assert isinstance(run.error, SignalTimeout)
         assert await other.get_state() == "failed"
 
 

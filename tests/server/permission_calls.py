@@ -627,6 +627,22 @@ async def clean(place: Place):
     await place.queue.clean(0)
 
 
+async def run_steps(place: Place):
+    """A handler runs a step and waits for a child."""
+    worker = Worker(place.name, connection=place.url)
+
+    @worker.task("child", delay=HOUR_MS)
+    async def child() -> None: ...
+
+    async def handle(job: Job):
+        if job.name == "prepared":
+            await job.run("step", int)
+            await job.gather([child.call()])
+
+    await place.run(handle)
+    await worker.close()
+
+
 async def wait_for_children(place: Place):
     """A handler adds a child and waits for it."""
 
@@ -703,6 +719,8 @@ CALLS: dict[str, Call] = {
     "Queue.jobs.discard": discard,
     "Job.iterate": lambda place: place.run(iterate_items),
     "Job.move_to_waiting_children": wait_for_children,
+    "Job.run": run_steps,
+    "Job.gather": run_steps,
     "Job.remove_dependency": remove_dependency,
     "FlowProducer.add": add_flow,
     "FlowProducer.add_bulk": add_flows,

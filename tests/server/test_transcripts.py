@@ -42,7 +42,7 @@ async def handle(job: Job) -> Any:
         elif kind == "usage":
             await job.report_usage(**value)
         elif kind == "signal":
-            return (await job.wait_for_signal(value, timeout=3_600_000)).data
+            return (await job.wait_for_signal(value)).data
         elif kind == "suspend" and not job.signals:
             job.suspend(**value)
         elif kind == "fail":

@@ -31,8 +31,8 @@ EXPORTED = {
         AttemptHistory BackupInfo BatchJob BatchRef BatchStatus CheckReport Delivery DurationStats FailedAttempt
         Failure FailureStats FairKeyInfo Finding FindingKind FlowUsage GlobalLimits GracefulShutdown GroupInfo
         JobCounts JobLogLine JobLogs JobNode JobScheduler JobUsage LeaseReport Metrics MetricsByName
-        MetricsByNameSetting MetricsPoint QueuePartitions QueueUsage RestoreReport RunningJob Signal StreamChunk
-        Subscription SuspendInfo TimelineEntry TimelineSetting UsageSummary VectorMatch WorkerActivity
+        MetricsByNameSetting MetricsPoint QueuePartitions QueueUsage RestoreReport RunningJob Signal Step StepState
+        StreamChunk Subscription SuspendInfo TimelineEntry TimelineSetting UsageSummary VectorMatch WorkerActivity
         WorkerInfo
     """,
     errors: """
@@ -44,7 +44,8 @@ EXPORTED = {
         JobStateError JobTimeoutError LeaseLostError LibraryError MissingOptionError PartitionedQueueError
         PayloadTooLargeError PermissionDeniedError QueueNotEmptyError QueuePartitionsError RateLimitError
         SandboxCrashError ScriptError SearchIndexError SerializationError ServerNotReadyError
-        ServerOutOfMemoryError StagedWriteError StaleAttemptError SuspendError UnknownOptionError
+        ServerOutOfMemoryError SignalTimeout StagedWriteError StaleAttemptError StepChangedError StepError
+        StepLimitError StepsRefusedError SuspendError UnknownOptionError
         UnrecoverableError UnsupportedFeatureError WaitTimeoutError WaitingChildrenError WorkerCommandError
         WorkerNotFoundError WorkerTimeoutError
     """,

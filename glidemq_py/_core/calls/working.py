@@ -32,6 +32,23 @@ class EarlierRun(NamedTuple):
     """Absent for messages."""
     own_keys: str | bool = False
     """JSON array of the names in the data that are no arguments of the job's task."""
+    steps: Sequence[str | bool] | bool = False
+    """The field ``steps`` of the record, then the text of each step, False for one that was deleted."""
+    requeues: str | bool = False
+
+
+@declared("stored_step")
+class StoredStep(NamedTuple):
+    """A step of a handler, to be stored (``lua/features/steps/steps.lua``)."""
+
+    number: int
+    """Position among the steps of the job, from 1."""
+    last: int
+    """Number of the last step."""
+    size: int
+    """Bytes of the results of all steps."""
+    text: str
+    """State, facts and result of the step."""
 
 
 class Expiry(IntEnum):
@@ -278,6 +295,8 @@ class Delayed(NamedTuple):
     """New data; False = unchanged."""
     own_keys: str | bool = False
     """As in `EarlierRun`, of the new data."""
+    step: StoredStep | bool = False
+    """Step that is stored; False = none."""
 
 
 @declared("group_limited")
@@ -312,6 +331,8 @@ class WaitingChildren(NamedTuple):
     """New data; False = unchanged."""
     own_keys: str | bool = False
     """As in `EarlierRun`, of the new data."""
+    step: StoredStep | bool = False
+    """Step that is stored; False = none."""
 
 
 @declared("suspended")
@@ -327,6 +348,12 @@ class Suspended(NamedTuple):
     timeout: int
     """Milliseconds; 0 = no limit."""
     keep: Keep = 0
+    awaited: str = ""
+    """Name of the signal that makes the job ready, which is delayed until the timeout; "" = it is suspended."""
+    returned: int = 0
+    """Number of signals of this name that the handler has got."""
+    step: StoredStep | bool = False
+    """Step that is stored; False = none."""
 
 
 Finished = Completed | Failed | Released | Delayed | GroupLimited | WaitingChildren | Suspended
@@ -399,6 +426,12 @@ def exchange(
     the worker waits for wake-ups there, ``by_name`` if it has figures of ended jobs, ``preferred`` if it prefers fair
     keys, ``idle`` if the call is pipelined after a blocking read on the same connection (see `invalidate`).
     """
+    ...
+
+
+@call("store_step", repeatable=True)
+def store_step(id: str, fence: int, processed_on: int, step: StoredStep) -> AttemptStatus:
+    """Store a step of a running attempt, or its new state."""
     ...
 
 

@@ -5,10 +5,15 @@ The ``check_*`` calls change nothing. The repairs verify the state again before 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import Flag, Packed, call, declared
+from glidemq_py._partitions.link import QueueLink
+
+_PEERS_KNOWN_S: Final = 5.0
 
 
 class PlacesChecked(NamedTuple):
@@ -101,6 +106,15 @@ class Scope(NamedTuple):
 def check_scope() -> Scope:
     """Return what kind of queue it is."""
     ...
+
+
+async def has_peers(link: QueueLink[JobTransport]) -> bool:
+    """Return whether workers of glide-mq for Node are registered; it is read again after five seconds."""
+    now = time.monotonic()
+    if now >= link.peers_read_at + _PEERS_KNOWN_S:
+        link.has_peers = bool((await link.call(check_scope)).peers)
+        link.peers_read_at = now
+    return link.has_peers
 
 
 class GroupPage(NamedTuple):

@@ -277,9 +277,10 @@ class _Session:
         job._attempt = Attempt(entry, fence, processed_on, None)
         self._job = job
         if self._work is not None:
+            job._attempt.owner = True
             self._work.put(job)
         else:
-            self._task = self._loop.create_task(self._run(job))
+            self._task = job._attempt.owner = self._loop.create_task(self._run(job))
 
     async def _run(self, job: Job[Any, Any]) -> None:
         running_job.set(job)
@@ -307,6 +308,8 @@ class _Session:
         if error is None and job._attempt is not None:
             error = job._attempt.missing_await()
         if error is None:
+            if job._memo is not None:
+                job._memo.log_unasked()
             try:
                 text = self._encode(result)
             except Exception as invalid:

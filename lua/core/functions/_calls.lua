@@ -444,6 +444,10 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { number = r[1], layout = r[2], settings = r[3], deleted = r[4] }
   end,
+  store_step = function(args)
+    local r = cmsgpack.unpack(args[1])
+    return { id = r[1], fence = r[2], processed_on = r[3], step = r[4] }
+  end,
   store_vector = function(args)
     local r = cmsgpack.unpack(args[1])
     return { id = r[1], field = r[2], bytes = r[3], fence = r[4], processed_on = r[5] }

@@ -1,5 +1,6 @@
 -- Report an attempt that delays its job: it neither succeeded nor failed, and no attempt is counted.
---   4 {kind, id, entry, fence, processed_on, delay ms, due epoch ms or 0 [, data, own_keys]}     `due` has precedence
+--   4 {kind, id, entry, fence, processed_on, delay ms, due epoch ms or 0 [, data, own_keys [, step]]}     `due` has precedence
+--     step: it is stored (features/steps/steps.lua)
 -- Status G.DELAYED. Applies to jobs from lists and from the stream. It counts as progress: stalls are reset.
 
 local F = G.finishing
@@ -19,6 +20,7 @@ G.finish_kinds[G.report_kinds.delayed] = function(b, row)
   redis.call('HSET', key, 'state', 'delayed', 'delay', delay, 'notBefore', G.int(row[ROW.due]))
   G.note_reported(b.q, id, 'delayed', b.now)
   F.interrupt(b, row, group, sequence, row[ROW.data], row[ROW.own_keys])
+  if row[ROW.step] then G.steps.store(b.q, id, b.now, row[ROW.step]) end
   if not b.quiet then G.emit(b.q.events, 'delay-changed', id, 'delay', delay) end
   return G.DELAYED
 end

@@ -11,9 +11,10 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, state, priority, lifo, rank, groupKey, opts of a failed or completed job. The caller removes it from the index
--- of its state. Return the id of another job that has its deduplication id: then nothing was changed.
-G.requeue_failed = function(q, id, now, h)
+-- h: name, state, priority, lifo, rank, groupKey, opts of a failed or completed job. anew: its steps are deleted, as those of
+-- a completed job. The caller removes it from the index of its state. Return the id of another job that has its
+-- deduplication id: then nothing was changed.
+G.requeue_failed = function(q, id, now, h, anew)
   local key, owner = q.J .. id, G.take_dedup_id(q, id, h.opts, now)
   if owner then return owner end
   G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
@@ -29,6 +30,7 @@ G.requeue_failed = function(q, id, now, h)
   end
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue', 'discarded')
+  G.steps.requeue(q, id, anew or h.state == 'completed')
   if h.state == 'completed' then redis.call('HDEL', key, 'cursor') end -- it starts from the beginning; a failed job continues
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')
@@ -40,7 +42,7 @@ G.requeue_one = function(q, id, completed)
   if not h.state then return 'gone' end
   local has_completed = h.state == 'completed' and completed
   if h.state ~= 'failed' and not has_completed then return h.state end
-  local owner = G.requeue_failed(q, id, G.now(q), h)
+  local owner = G.requeue_failed(q, id, G.now(q), h, completed)
   if owner then return 'owned ' .. h.state .. ' ' .. owner end
   redis.call('ZREM', has_completed and q.completed or q.failed, id)
   G.results.left(q, 1)

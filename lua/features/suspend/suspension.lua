@@ -6,17 +6,22 @@ local NEVER = 9999999999999
 local SIGNALS_MAX, BYTES_MAX = 1000, 1048576
 local REPAIRS_MAX = 20
 
--- timeout: ms, 0 = none. The place is written first, the record second.
-S.enter = function(q, id, now, reason, timeout)
+-- Write the record of a job whose place was written. state: 'delayed' if it is due at the timeout, else 'suspended'.
+S.write = function(q, id, state, now, reason, timeout)
   G.note_clock(q, now)
   local key = q.J .. id
-  redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(now + timeout, NEVER) or NEVER), id)
-  redis.call('HSET', key, 'state', 'suspended', 'suspendedAt', G.text(now))
-  G.note_reported(q, id, 'suspended', now)
+  redis.call('HSET', key, 'state', state, 'suspendedAt', G.text(now))
+  G.note_reported(q, id, state, now)
   -- Fields of an earlier suspension do not apply to this one.
   redis.call('HDEL', key, 'suspendReason', 'suspendTimeout')
   if G.given(reason) then redis.call('HSET', key, 'suspendReason', reason) end
   if timeout > 0 then redis.call('HSET', key, 'suspendTimeout', G.text(timeout)) end
+end
+
+-- timeout: ms, 0 = none. The place is written first, the record second.
+S.enter = function(q, id, now, reason, timeout)
+  redis.call('ZADD', q.suspended, G.score(timeout > 0 and math.min(now + timeout, NEVER) or NEVER), id)
+  S.write(q, id, 'suspended', now, reason, timeout)
 end
 
 -- Return the newest signals. Only a peer can have stored more than SIGNALS_MAX.
@@ -51,11 +56,24 @@ S.undelivered = function(q, id)
   return tostring(G.json(entries[#G.json(delivered) + 1] or entries[#entries]).name or '')
 end
 
--- Return the job to its source, with all its signals. h: name, priority, lifo, rank.
+-- Return whether the job has received more signals of this name than `returned`.
+S.has_more = function(q, id, name, returned)
+  local entries, found = received(q, id), 0
+  for _, entry in ipairs(entries) do
+    if G.json(entry).name == name then found = found + 1 end
+  end
+  return found > returned
+end
+
+-- Return the job to its source, with all its signals. h: the fields of G.job_of.
 S.resume = function(q, id, now, h, signal, quiet)
   S.deliver(q, id)
-  G.put(q, id, now, h, nil, true)
-  redis.call('ZREM', q.suspended, id)
+  if h.state == 'delayed' then
+    G.rescheduling.promote(q, id, h, now)
+  else
+    G.put(q, id, now, h, nil, true)
+    redis.call('ZREM', q.suspended, id)
+  end
   if not quiet then G.emit(q.events, 'resumed', id, 'signal', signal) end
 end
 

@@ -20,7 +20,7 @@ G.export('signal', { 'allow-oom' }, function(q, r)
   if G.TERMINAL[h.state] then return 'ended' end
   if S.is_full(q, id, r.data) then return 'full' end
   S.push(q, id, r.name, r.data, now)
-  if h.state ~= 'suspended' then return 'kept' end
+  if h.state ~= 'suspended' and not G.steps.awaits(q, id, h, r.name) then return 'kept' end
   S.resume(q, id, now, h, r.name)
   return 'resumed'
 end)

@@ -1,0 +1,625 @@
+"""Durable steps: parts of a handler that run once, and whose results are stored with the job.
+
+A handler with steps runs again from its start after each sleep, wait, retry or crash. A step that has a result returns
+it without running again. The identity of a step is its name and its number among the steps of this name in the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import time
+import typing
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast, overload
+
+from glidemq_py._core.calls.working import StoredStep, store_step
+from glidemq_py._core.checks import check_int, check_text
+from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.keys import split_member
+from glidemq_py._core.limits import MAX_COUNT
+from glidemq_py._core.logs import format_traceback, get_logger, show_id
+from glidemq_py._core.option_values import BACKOFF_TYPES, Backoff, BackoffInput
+from glidemq_py._core.payload import Mismatch, decode_data, encode_data
+from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._features.consistency.calls import has_peers
+from glidemq_py._features.flows import children
+from glidemq_py._features.steps import Step, StepState, parse_steps, text_of_step
+from glidemq_py._features.suspend import MAX_REASON, MAX_SIGNAL_NAME, Signal, received_signals, suspend_error
+from glidemq_py._job.attempt import message_of, stored_text
+from glidemq_py._job.stored import StoredJob
+from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py.errors import (
+    DelayedError,
+    GlideMQError,
+    GlideMQValidationError,
+    JobSignal,
+    SerializationError,
+    SignalTimeout,
+    StepChangedError,
+    StepError,
+    StepLimitError,
+    StepsRefusedError,
+    UnrecoverableError,
+    WaitingChildrenError,
+)
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+AnyJob = StoredJob[Any, Any, Any]
+
+_log = get_logger(__name__)
+
+MAX_STEPS: Final = 1_000
+"""Steps of a job."""
+MAX_RESULTS: Final = 1_048_576
+"""Bytes of the results of a job's steps from which no further step begins."""
+_MAX_NAME: Final = 256
+_IN_SLOT_MS: Final = 1_000
+"""A shorter pause is waited for in the slot."""
+_PEERS_MS: Final = 5_000
+"""How long a job is delayed whose first step is refused."""
+_TRACE_FRAMES, _TRACE_CHARS = 32, 8_192
+_MOST_LOGGED: Final = 1_000
+
+_running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemq_running_step", default=None)
+"""Identity of the step whose function runs."""
+_logged: set[tuple[str, str]] = set()
+"""Names of jobs and steps of which it was logged that the step is not asked for any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCall(Generic[T]):
+    """A task and its arguments, for `Job.gather`; made by `Task.call`."""
+
+    queue: Any
+    """The queue of the task."""
+    spec: JobSpec
+    read_result: Callable[[Any], T]
+
+
+class Memo:
+    """The steps of a running job: those stored before, and those that this run has asked for.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: AnyJob) -> None:
+        self._job = job
+        self.last, self._size, steps = parse_steps(job._steps_texts or ())
+        self._known = {step.key: (number, step) for number, step in enumerate(steps, 1) if step is not None}
+        self._asked: Counter[str] = Counter()
+        self._storing = asyncio.Lock()
+        self._started = time.monotonic()
+
+    @property
+    def now(self) -> int:
+        """Time of the server's clock, epoch ms, as the start of the attempt and the monotonic clock tell it."""
+        return (self._job.processed_on or 0) + round((time.monotonic() - self._started) * 1_000)
+
+    def ask(self, name: str, function: str) -> Step:
+        """Return the next step of this name, as it was stored; without ``stored_at`` if it was not.
+
+        Raises:
+            StepChangedError: Another function is stored for it.
+        """
+        check_text("name", name, maximum=_MAX_NAME)
+        self._asked[name] += 1
+        key = name, self._asked[name]
+        if key not in self._known:
+            return Step(name=name, ordinal=key[1], function=function, state=StepState.RETRYING)
+        step = self._known[key][1]
+        if step.function != function:
+            raise StepChangedError(name, step.function, function)
+        return step
+
+    def next_ordinal(self, name: str) -> int:
+        """Return the ordinal of the running step of this name, else of the next one."""
+        running = _running_step.get()
+        return running[1] if running is not None and running[0] == name else self._asked[name] + 1
+
+    def left(self, step: Step) -> int:
+        """Return the rest of a stored pause, ms; at most its whole length, if the server's clock was ahead."""
+        return min(step.pause, step.due_at - self.now) if step.stored_at else 0
+
+    async def admit(self, step: Step) -> None:
+        """Check that a step may be stored that was not stored before.
+
+        Raises:
+            StepLimitError: The job has too many steps, or too large results.
+            StepsRefusedError: A worker of glide-mq for Node is registered; not if the job has steps.
+        """
+        if step.stored_at:
+            return
+        if self.last >= MAX_STEPS or self._size >= MAX_RESULTS:
+            raise StepLimitError(
+                f"step {step.name!r} was not run: the job has {self.last:,} steps and {self._size:,} bytes of results; "
+                f"the limits are {MAX_STEPS:,} steps and {MAX_RESULTS:,} bytes"
+            )
+        if not self.last and await has_peers(self._job._link):
+            refusal = StepsRefusedError(_PEERS_MS)
+            _log.warning("queue %r: job %s: %s", self._job.queue_name, show_id(self._job.id), refusal)
+            raise self._job._own(refusal)
+
+    def row(self, step: Step) -> StoredStep:
+        """Return the row that stores a step, which is known from now on."""
+        number, before = self._known.get(step.key, (0, None))
+        if not number:
+            number = self.last = self.last + 1
+        self._size += len(step.result or "") - len((before and before.result) or "")
+        self._known[step.key] = number, step
+        return StoredStep(number, self.last, self._size, text_of_step(step))
+
+    async def store(self, step: Step) -> None:
+        """Store a step with a call of its own; those of a job are made one after another, as their numbers are.
+
+        Raises:
+            StaleAttemptError: The job is locked by another worker now.
+            JobNotFoundError: The job does not exist any more.
+        """
+        job = self._job
+        async with self._storing:
+            await job._write(store_step(job._link.keys.meta, job._stored_id, *job._token, self.row(step)))
+
+    def log_unasked(self) -> None:
+        """Log the steps that have a result and that the handler, which has returned, does not ask for any more."""
+        for name, ordinal in self._known:
+            mark = self._job.name, name
+            if ordinal > self._asked[name] and mark not in _logged and len(_logged) < _MOST_LOGGED:
+                _logged.add(mark)
+                _log.warning(
+                    "queue %r: job %s %r: its stored step %r was not asked for: the handler has changed. This is "
+                    "logged once per step", self._job.queue_name, show_id(self._job.id), self._job.name, name,
+                )  # fmt: skip
+
+
+def memo_of(job: AnyJob, what: str) -> Memo:
+    """Return the steps of a running job.
+
+    Raises:
+        GlideMQError: The job is not running in a handler.
+    """
+    job._in_handler(what)
+    if job._memo is None:
+        job._memo = Memo(job)
+    return cast("Memo", job._memo)
+
+
+def ending_memo(job: AnyJob, what: str) -> Memo:
+    """Return the steps of a job for a method that may end the attempt.
+
+    Raises:
+        GlideMQError: Only the handler itself may end the attempt, and no batch handler and no lease.
+    """
+    memo, owner = memo_of(job, what), job._in_handler(what).owner
+    if owner is None:
+        raise GlideMQError(f"{what} ends the attempt, which handlers of batches and leases cannot do for one job")
+    if _running_step.get() is not None:
+        raise GlideMQError(f"{what} ends the attempt: call it in the handler, not in the function of a step")
+    if owner is not True and owner is not asyncio.current_task():
+        raise GlideMQError(
+            f"{what} ends the attempt: call it in the handler's own task, not in one that it has started"
+        )
+    return memo
+
+
+# -- run ------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1_024)
+def _codec_of(target: Callable[..., Any]) -> Any:
+    """Return the codec of a function's return annotation."""
+    from glidemq_py._features.typed_values import Codec  # imports msgspec, which few programs need
+
+    try:
+        return Codec(typing.get_type_hints(target).get("return", Any) if hasattr(target, "__annotations__") else Any)
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:
+        raise GlideMQValidationError("function", target, f"its return annotation cannot be used: {error}") from error
+
+
+def _target_of(function: Any) -> Any:
+    """Return the function in a partial or a task, or the method of another callable object."""
+    while not inspect.isroutine(function) and not inspect.isclass(function):
+        if isinstance(function, functools.partial):
+            function = cast("Any", function).func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            return type(function).__call__
+    return function
+
+
+class StepRun(Generic[T]):
+    """A call of `Job.run`.
+
+    Args:
+        job: The job.
+        name: Name of the step.
+        function: The function.
+        options: The other arguments of `Job.run`.
+    """
+
+    def __init__(self, job: AnyJob, name: str, function: Any, options: Mapping[str, Any]) -> None:
+        self._memo = memo_of(job, "run")
+        if not callable(function):
+            raise GlideMQValidationError("function", function, "must be a function")
+        target = _target_of(function)
+        self._job = job
+        self._function: Callable[..., Any] = function
+        self.is_async = inspect.iscoroutinefunction(target)
+        self._codec = _codec_of(target)
+        self._attempts = check_int("attempts", options["attempts"], 1, MAX_COUNT)
+        self._backoff = Backoff.parse("backoff", options["backoff"])
+        if self._backoff.type not in BACKOFF_TYPES:
+            raise GlideMQValidationError("backoff", self._backoff.type, f"must be one of {', '.join(BACKOFF_TYPES)}")
+        timeout = options["timeout"]
+        self.timeout_ms = None if timeout is None else to_ms("timeout", timeout, minimum=1)
+        self._step = self._memo.ask(name, target.__qualname__)
+        self._began = 0.0
+        if self._step.state is StepState.FAILED:
+            raise _step_error(self._step)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step has a stored result."""
+        return self._step.state is StepState.DONE
+
+    def result(self) -> T:
+        """Return the stored result.
+
+        Raises:
+            SerializationError: It does not match the return annotation of the function.
+        """
+        return self._read(cast("str", self._step.result))
+
+    def _read(self, text: str) -> T:
+        value = decode_data(text, self._job._link.serializer)
+        try:
+            return cast("T", value if self._codec.is_plain else self._codec.convert(value))
+        except Mismatch as mismatch:
+            raise SerializationError(f"result of step {self._step.name}", value, mismatch.problem) from mismatch
+
+    async def admit(self) -> float:
+        """Return the seconds until the next attempt, if an earlier run has failed; see `Memo.admit` for the errors."""
+        await self._memo.admit(self._step)
+        left = self._memo.left(self._step)
+        return self._in_slot(left) / 1_000 if left > 0 else 0.0
+
+    def _in_slot(self, pause: int, row: Callable[[], StoredStep] | None = None) -> int:
+        """Return a pause that is waited for in the slot; a longer one ends the attempt, if the caller may do that."""
+        owner = self._job._in_handler("run").owner
+        is_own = owner is True or (owner is not None and owner is asyncio.current_task())
+        if pause >= _IN_SLOT_MS and is_own and _running_step.get() is None:
+            signal = DelayedError(pause)
+            signal.step = False if row is None else row()
+            raise self._job._own(signal)
+        return pause
+
+    def call(self, args: Sequence[Any]) -> Any:
+        """Call a plain function in this thread."""
+        self._began = time.monotonic()
+        token = _running_step.set(self._step.key)
+        try:
+            return self._function(*args)
+        finally:
+            _running_step.reset(token)
+
+    async def execute(self, args: Sequence[Any]) -> Any:
+        """Call the function, a plain one in a thread, within the timeout.
+
+        Raises:
+            TimeoutError: It did not end in time.
+        """
+        self._began = time.monotonic()
+        token = _running_step.set(self._step.key)
+        limit = asyncio.timeout(None if self.timeout_ms is None else self.timeout_ms / 1_000)
+        try:
+            async with limit:
+                if self.is_async:
+                    return await self._function(*args)
+                value: Any = await asyncio.to_thread(self._function, *args)
+                return await value if inspect.isawaitable(value) else value
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
+            raise
+        finally:
+            _running_step.reset(token)
+
+    def _ended(self, state: StepState, **facts: Any) -> Step:
+        return Step(
+            name=self._step.name, ordinal=self._step.ordinal, function=self._step.function, state=state,
+            attempts=self._step.attempts + 1, took=round((time.monotonic() - self._began) * 1_000),
+            stored_at=self._memo.now, **facts,
+        )  # fmt: skip
+
+    async def done(self, value: Any) -> T:
+        """Store the result, and return it as later runs read it."""
+        link = self._job._link
+        text = encode_data(
+            self._codec.write(value), link.serializer, link.compression, link.payload_limit,
+            f"result of step {self._step.name}",
+        )  # fmt: skip
+        result = self._read(text)
+        await self._memo.store(self._ended(StepState.DONE, result=text))
+        return result
+
+    async def failed(self, error: Exception) -> float:
+        """Store that an attempt has failed; return the seconds until the next one.
+
+        Raises:
+            StepError: It was the last one.
+            DelayedError: The next one is in a later run.
+        """
+        if isinstance(error, JobSignal):
+            raise error
+        made = self._step.attempts + 1
+        facts: dict[str, Any] = {"error": stored_text(message_of(error)), "error_type": type(error).__name__}
+        if made >= self._attempts or isinstance(error, UnrecoverableError):
+            trace = format_traceback((type(error), error, error.__traceback__), -_TRACE_FRAMES)
+            self._step = self._ended(StepState.FAILED, traceback=stored_text(trace, _TRACE_CHARS), **facts)
+            await self._memo.store(self._step)
+            raise _step_error(self._step) from error
+        pause = self._backoff.compute(made)
+        self._step = self._ended(StepState.RETRYING, pause=pause, **facts)
+        self._in_slot(pause, lambda: self._memo.row(self._step))
+        await self._memo.store(self._step)
+        return pause / 1_000
+
+
+def _step_error(step: Step) -> StepError:
+    return StepError(step.name, step.attempts, step.error_type or "Error", step.error or "", step.traceback or "")
+
+
+@overload
+async def run(
+    self: AnyJob, name: str, function: Callable[[*Ts], Coroutine[Any, Any, T]], /, *args: *Ts, attempts: int = 1,
+    backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
+) -> T: ...  # fmt: skip
+@overload
+async def run(
+    self: AnyJob, name: str, function: Callable[[*Ts], T], /, *args: *Ts, attempts: int = 1,
+    backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
+) -> T: ...  # fmt: skip
+async def run(
+    self: AnyJob, name: str, function: Callable[[*Ts], Any], /, *args: *Ts, attempts: int = 1,
+    backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
+) -> Any:  # fmt: skip
+    """Run a function as a step of this job: once it has returned, its result is stored, and later runs return it.
+
+    Also the first run returns the result as it is read later: encoded by the queue's serializer, and converted to the
+    return annotation of the function. Steps of different names may run at the same time.
+
+    Args:
+        name: name of the step, at most 256 characters. The n-th step of a name in a run has the n-th result of it.
+        function: coroutine function, or plain function, which runs in a thread. Keyword arguments: `functools.partial`.
+        *args: its arguments.
+        attempts: number of attempts, over all runs. A crash of the worker counts as an attempt of the job only.
+        backoff: pause between attempts: a duration, or a `Backoff`. One second or more ends the run, and the job is
+            delayed.
+        timeout: maximum duration of an attempt, ms or timedelta.
+
+    Raises:
+        StepError: the step has failed; the job then fails without another attempt, unless the handler catches it.
+        StepChangedError: another function has stored this step.
+        StepLimitError: the job has 1,000 steps, or 1 MiB of results. The function was not called.
+        StepsRefusedError: a worker of glide-mq for Node is registered: the job is delayed; do not catch it.
+        DelayedError: the next attempt is in a later run; do not catch it.
+        SerializationError: the result cannot be serialized, or does not match the annotation.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: the job is not running in a handler.
+        StaleAttemptError: the job is locked by another worker now. The result was not stored.
+    """
+    step = StepRun[Any](self, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
+    if step.is_done:
+        return step.result()
+    pause = await step.admit()
+    while True:
+        if pause:
+            await asyncio.sleep(pause)
+        try:
+            value = await step.execute(args)
+        except Exception as error:
+            pause = await step.failed(error)
+        else:
+            return await step.done(value)
+
+
+# -- waiting --------------------------------------------------------------------------------------------------
+
+
+async def sleep(self: AnyJob, name: str, duration: Milliseconds) -> None:
+    """Sleep without a slot: the job is delayed, and then runs again from its start.
+
+    Args:
+        name: name of the step, at most 256 characters.
+        duration: how long, ms or timedelta, at least 1 ms. It is stored once.
+
+    Raises:
+        DelayedError: the time is not over; do not catch it.
+        StepChangedError: another function has stored this step.
+        StepLimitError: the job has too many steps.
+        StepsRefusedError: as for `run`.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: not called in the task of the job's own handler.
+    """
+    memo, ms = ending_memo(self, "sleep"), to_ms("duration", duration, minimum=1)
+    step = memo.ask(name, "sleep")
+    if step.stored_at:
+        left = memo.left(step)
+        if left > 0:
+            raise self._own(DelayedError(left))
+        return
+    await memo.admit(step)
+    signal = DelayedError(ms)
+    signal.step = memo.row(_stored(memo, step, StepState.SLEEPING, pause=ms))
+    raise self._own(signal)
+
+
+def _stored(memo: Memo, step: Step, state: StepState, **facts: Any) -> Step:
+    return Step(
+        name=step.name, ordinal=step.ordinal, function=step.function, state=state, stored_at=memo.now, **facts
+    )  # fmt: skip
+
+
+async def wait_for_signal(
+    self: AnyJob, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
+) -> Signal:
+    """Return the signal with this name, or end the attempt until it comes.
+
+    The n-th call for a name in a run of the handler returns the n-th signal with that name. So a handler that waits
+    in the same order in every run gets the same signals again, and then continues with the next one. Code before a
+    wait runs again: put what must not into `run`.
+
+    Args:
+        name: name of the signal, at most 256 characters. Signals with other names are kept for other calls.
+        reason: for people; "signal <name>" by default.
+        timeout: ms or timedelta, at least 1 ms. The deadline is stored once, as a step. The job is delayed until then,
+            unless the signal comes. None = no limit: the job is suspended.
+
+    Returns:
+        The signal.
+
+    Raises:
+        SignalTimeout: the signal has not come in time; also in all later runs.
+        SuspendError: the signal has not come yet; do not catch it.
+        StepChangedError: another function has stored this step.
+        StepLimitError: the job has too many steps.
+        StepsRefusedError: as for `run`, with a timeout.
+        GlideMQValidationError: an argument is invalid.
+        GlideMQError: not called in the task of the job's own handler, or the server cannot be reached.
+    """
+    check_text("name", name, maximum=MAX_SIGNAL_NAME)
+    if reason is not None:
+        check_text("reason", reason, maximum=MAX_REASON)
+    ms = None if timeout is None else to_ms("timeout", timeout, minimum=1)
+    is_handler = self._in_handler("wait_for_signal").owner is not None
+    memo = ending_memo(self, "wait_for_signal") if is_handler or ms is not None else None
+    waits = self._waits = self._waits or {}
+    returned = waits.get(name, 0)
+    step = None if memo is None else memo.ask(f"signal {name}", "wait_for_signal")
+    if step is not None and step.state is StepState.EXPIRED:
+        raise SignalTimeout(name, step.pause)
+    found = [each for each in self.signals if each.name == name]
+    if len(found) <= returned:
+        # The signal may have come while the handler ran, or before its first run.
+        received = await received_signals(self._link, self._stored_id)
+        found = [each for each in received if each.name == name]
+    if len(found) > returned:
+        waits[name] = returned + 1
+        return found[returned]
+    signal = suspend_error(self._link, reason or f"signal {name}", None)
+    if memo is None or step is None or (ms is None and not step.stored_at):
+        raise self._own(signal)
+    signal.awaited, signal.returned = name, returned
+    if step.stored_at:
+        signal.timeout = memo.left(step)
+        if signal.timeout <= 0:
+            await memo.store(_stored(memo, step, StepState.EXPIRED, pause=step.pause))
+            raise SignalTimeout(name, step.pause)
+    else:
+        await memo.admit(step)
+        signal.timeout = ms
+        signal.step = memo.row(_stored(memo, step, StepState.AWAITING, pause=ms))
+    raise self._own(signal)
+
+
+# -- children -------------------------------------------------------------------------------------------------
+
+
+async def gather(self: AnyJob, calls: Sequence[TaskCall[T]], *, name: str = "gather") -> list[T]:
+    """Run tasks as children of this job, without a slot, and return their results in the order of the calls.
+
+    The children are added once. When all have ended, the handler runs again from its start.
+
+    Args:
+        calls: ``task.call(...)`` for each child; tasks of several queues are allowed.
+        name: name of the step, at most 256 characters.
+
+    Returns:
+        The results, converted to the types of the tasks; None for a child whose failure does not fail the parent.
+
+    Raises:
+        WaitingChildrenError: children have not ended; do not catch it.
+        ChildFailedError: a child failed, and its policy fails the parent.
+        StepChangedError: another function has stored this step, or another number of children.
+        StepLimitError: the job has too many steps.
+        StepsRefusedError: as for `run`.
+        GlideMQValidationError: an argument is invalid, or a child has the ordering key of this job, whose turn it
+            could never get.
+        GlideMQError: not called in the task of the job's own handler, or the children could not be added.
+    """
+    memo = ending_memo(self, "gather")
+    for i, each in enumerate(calls):
+        if not isinstance(each, TaskCall):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise GlideMQValidationError(f"calls[{i}]", each, "must be made by the method `call` of a task")
+        key = _ordering_key(each.spec.options)
+        if key is not None and key == self.ordering_key and each.queue.name == self.queue_name:
+            problem = "is the ordering key of its parent, which holds the turn until the child has ended"
+            raise GlideMQValidationError(f"calls[{i}].ordering", key, problem)
+    step = memo.ask(name, "gather")
+    if step.stored_at and step.children != len(calls):
+        raise StepChangedError(name, f"{step.children} children", f"{len(calls)} children")
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    ids = [f"{self.id_prefix}-{digest}.{step.ordinal}.{i}" for i in range(len(calls))]
+    row: StoredStep | bool = False
+    if not step.stored_at:
+        await memo.admit(step)
+        await _add_children(self, calls, ids)
+        row = memo.row(_stored(memo, step, StepState.GATHERING, children=len(calls)))
+    if await children.must_wait(self._link, self._stored_id):
+        signal = WaitingChildrenError()
+        signal.step = row
+        raise self._own(signal)
+    if isinstance(row, StoredStep):  # they have ended meanwhile
+        await memo.store(memo._known[step.key][1])
+    found: dict[tuple[str, str], Any] = {}
+    for member, value in (await children.children_values(self._link, self._stored_id)).items():
+        base, job_id = split_member(member)
+        found[base[base.index(":{") + 2 : -1], split_partition_id(job_id)[1]] = value
+    places = [(each.queue.name, job_id) for each, job_id in zip(calls, ids, strict=True)]
+    return [
+        each.read_result(found[place]) if place in found else cast("T", None)
+        for each, place in zip(calls, places, strict=True)
+    ]
+
+
+def _ordering_key(options: JobOptions) -> str | None:
+    return None if options.ordering is None else options.ordering.key
+
+
+async def _add_children(job: AnyJob, calls: Sequence[TaskCall[Any]], ids: Sequence[str]) -> None:
+    by_queue: dict[int, tuple[Any, list[JobSpec]]] = {}
+    for each, job_id in zip(calls, ids, strict=True):
+        own = JobOptions.parse({"parent": job, "job_id": job_id})
+        spec = JobSpec(each.spec.name, each.spec.data, JobOptions.merge(each.spec.options, own))
+        by_queue.setdefault(id(each.queue), (each.queue, []))[1].append(spec)
+    for queue, specs in by_queue.values():
+        await queue.add_bulk(specs)
+
+
+def idempotency_key(self: AnyJob, name: str) -> str:
+    """Return a key for what a step does elsewhere, such as a payment: the same in each run and attempt of the step.
+
+    It is another one for another job, also of the same id, after a requeue of the ended job, for another name, and for
+    the next step of this name.
+
+    Args:
+        name: name of the step. In its function, the key is that of the running step, else that of the next one.
+
+    Returns:
+        40 characters.
+
+    Raises:
+        GlideMQError: the job is not running in a handler.
+    """
+    ordinal = memo_of(self, "idempotency_key").next_ordinal(name)
+    whole = [self._link.keys.job(self._stored_id), str(self.timestamp), self._requeues or "0", name, str(ordinal)]
+    return hashlib.blake2b("\n".join(whole).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()

@@ -1,0 +1,64 @@
+-- Steps: the stored parts of a handler (docs/design/steps.md). `steps` of a job's record is `<number of the last> <bytes
+-- of the results>`, and `step:<number>` one step: `<when it was stored, epoch ms> <state> <facts, JSON>`, a newline, and its
+-- result as it is encoded. `awaits` is `<fence> <signal>`: the attempt with this fence ended to wait for that signal until
+-- the job is due. `requeues` counts the requeues of an ended job.
+
+local M = G.steps
+local STEPS_MAX = 1000
+local FEATURE = 'steps:0.2.0'
+-- States of a step that a retry runs again.
+local UNFINISHED = { failed = true, retrying = true }
+
+-- Store a step, or its new state: a row {number, number of the last step, bytes of all results, text}. The first step of a
+-- job ends its ttl.
+M.store = function(q, id, now, step)
+  local S, key = G.rows.stored_step, q.J .. id
+  local added = redis.call('HSET', key, 'steps', G.int(step[S.last]) .. ' ' .. G.int(step[S.size]),
+    'step:' .. G.int(step[S.number]), G.int(now) .. ' ' .. step[S.text])
+  if added == 2 then
+    G.use_feature(q, FEATURE)
+    redis.call('HDEL', key, 'expireAt')
+  end
+end
+
+local function last_of(steps) return math.min(G.count_of(G.match(steps, '^(%d+)')), STEPS_MAX) end
+
+local function names_of(last)
+  local names = {}
+  for n = 1, last do names[n] = 'step:' .. G.int(n) end
+  return names
+end
+
+-- Return the texts of the steps, false for those that a retry has deleted, behind the value of `steps`; and their bytes.
+M.read = function(q, id, steps)
+  local last = last_of(steps)
+  if last == 0 then return { steps }, 0 end
+  local found, bytes = { steps, unpack(redis.call('HMGET', q.J .. id, unpack(names_of(last)))) }, 0
+  for i = 2, #found do bytes = bytes + (found[i] and #found[i] or 0) end
+  return found, bytes
+end
+
+-- An ended job is requeued: all steps are deleted if it starts anew, else those without a result.
+M.requeue = function(q, id, anew)
+  local key = q.J .. id
+  redis.call('HINCRBY', key, 'requeues', 1)
+  local steps = redis.call('HGET', key, 'steps')
+  if not steps then return end
+  local last = last_of(steps)
+  local names = names_of(last)
+  local texts = last > 0 and redis.call('HMGET', key, unpack(names)) or {}
+  local deleted = {}
+  for n = 1, last do
+    if anew or UNFINISHED[G.match(texts[n], '^%d+ (%a+)') or ''] then deleted[#deleted + 1] = names[n] end
+  end
+  if anew then deleted[#deleted + 1] = 'steps' end
+  if #deleted > 0 then redis.call('HDEL', key, unpack(deleted)) end
+end
+
+-- The attempt with this fence ends until a signal of this name comes, or the job is due.
+M.await = function(q, id, fence, name) redis.call('HSET', q.J .. id, 'awaits', G.int(fence) .. ' ' .. name) end
+
+-- Return whether a delayed job waits for a signal of this name. h: the fields of G.job_of.
+M.awaits = function(q, id, h, name)
+  return h.state == 'delayed' and redis.call('HGET', q.J .. id, 'awaits') == G.int(G.count_of(h.fence)) .. ' ' .. name
+end
