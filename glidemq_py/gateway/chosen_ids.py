@@ -131,9 +131,7 @@ class ChosenIds:
             GlideMQConnectionError: If the server cannot be reached.
         """
         value = f"{queue}|{int(time.time())}"
-        shards: dict[str, list[str]] = {}
-        for each in dict.fromkeys(chosen):
-            shards.setdefault(self._shard(each), []).append(each)
+        shards = self._by_shard(dict.fromkeys(chosen))
         every = [each for ids in shards.values() for each in ids]
         existing, own = set[str](), {} if mine is None else mine
         claims = [self._claim_new(shard, ids, value) for shard, ids in shards.items()]
@@ -147,7 +145,7 @@ class ChosenIds:
             if not await self._claim_again(queue, each, before, value):
                 existing.add(each)
         for each in used:
-            if each not in existing and not await _remove_finished(opened, each):
+            if each not in existing and await _remove_finished(opened, each) is False:
                 existing.add(each)
         for each in every:
             if each not in existing:
@@ -162,10 +160,7 @@ class ChosenIds:
             GlideMQConnectionError: If the server cannot be reached.
         """
         value, refused = f"{queue}|{int(time.time())}", 0
-        shards: dict[str, list[str]] = {}
-        for each in chosen:
-            shards.setdefault(self._shard(each), []).append(each)
-        for shard, ids in shards.items():
+        for shard, ids in self._by_shard(chosen).items():
             for each, before in await self._claim_new(shard, ids, value):
                 is_other = _parsed(before)[0] != queue and await self._exists(each, before)
                 refused += is_other
@@ -192,13 +187,10 @@ class ChosenIds:
         while tries < _TRIES:
             owner, since = _parsed(before)
             if before:
-                job = await (await self._open_part(owner)).get_job(engine_id(chosen), exclude_data=True)
-                if job is not None:
-                    try:
-                        await job.remove(states=_FINISHED)
-                    except JobStateError:
-                        return False
-                elif owner != queue and time.time() - since < _BEING_ADDED_S:
+                is_removed = await _remove_finished(await self._open_part(owner), chosen)
+                if is_removed is False:
+                    return False
+                if is_removed is None and owner != queue and time.time() - since < _BEING_ADDED_S:
                     if time.monotonic() >= until:
                         by = "by another client" if queue_of_part(owner) == queue_of_part(queue) else "to another queue"
                         raise CommandError(f"a job with the id {chosen} is being added {by}")
@@ -227,14 +219,12 @@ class ChosenIds:
         try:
             while self._added:
                 added, self._added = self._added, {}
-                shards: dict[str, list[str]] = {}
-                for chosen, entry in added.items():
-                    shards.setdefault(self._shard(chosen), []).extend((chosen, entry, f"{_parsed(entry)[0]}|0"))
                 calls = [
-                    claim_ids(shard, claims[start : start + 3 * _IDS_PER_CALL])
-                    for shard, claims in shards.items()
-                    for start in range(0, len(claims), 3 * _IDS_PER_CALL)
-                ]
+                    claim_ids(shard, [
+                        text for each in piece for text in (each, added[each], f"{_parsed(added[each])[0]}|0")
+                    ])
+                    for shard, ids in self._by_shard(added).items() for piece in pieces(ids, _IDS_PER_CALL)
+                ]  # fmt: skip
                 await asyncio.gather(*map(self._transport.call, calls))
         except GlideMQError:  # the ids are free a little later
             self._added.clear()
@@ -285,6 +275,13 @@ class ChosenIds:
                 return True
         return False
 
+    def _by_shard(self, chosen: Iterable[str]) -> dict[str, list[str]]:
+        """Return the ids by the hashes that have their entries."""
+        shards: defaultdict[str, list[str]] = defaultdict(list)
+        for each in chosen:
+            shards[self._shard(each)].append(each)
+        return shards
+
     def _shard(self, chosen: str) -> str:
         return f"{self._prefix}:gateway:ids:{zlib.crc32(chosen.encode('utf-8', 'surrogatepass')) % SHARDS}"
 
@@ -316,14 +313,15 @@ async def _used_in(opened: AnyQueue, chosen: Sequence[str]) -> list[str]:
     return used
 
 
-async def _remove_finished(opened: AnyQueue, chosen: str) -> bool:
-    """Delete the job of an id if it has finished; return False if it has not."""
+async def _remove_finished(opened: AnyQueue, chosen: str) -> bool | None:
+    """Delete the job of an id if it has finished; return False if it has not, and None if there is no job."""
     job = await opened.get_job(engine_id(chosen), exclude_data=True)
-    if job is not None:
-        try:
-            await job.remove(states=_FINISHED)
-        except JobStateError:
-            return False
+    if job is None:
+        return None
+    try:
+        await job.remove(states=_FINISHED)
+    except JobStateError:
+        return False
     return True
 
 

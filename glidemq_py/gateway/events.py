@@ -89,7 +89,7 @@ class WireEvents:
         if event.event == "active" and "started" not in event.fields:
             return []  # of a Node client, or a parent that becomes ready
         name = self._queue.name
-        job_id = self._ids.known_on_wire(name, event.job_id) or await self._ids.on_wire(name, event.job_id)
+        job_id = await self._ids.on_wire(name, event.job_id)
         if event.event in _PLAIN:
             return [self._event(event, _PLAIN[event.event], job_id)]
         if event.event == "completed":

@@ -22,7 +22,15 @@ from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.addresses import Address, AddressLimits, client_address
 from glidemq_py.gateway.commands import execute
-from glidemq_py.gateway.commands.monitoring import compact, dashboard, dashboard_queues, heap_stats, stats, summed
+from glidemq_py.gateway.commands.monitoring import (
+    compact,
+    dashboard,
+    dashboard_queues,
+    heap_stats,
+    jobs_of,
+    stats,
+    summed,
+)
 from glidemq_py.gateway.figures import memory_mb
 from glidemq_py.gateway.http_routes import (
     EVENTS,
@@ -282,10 +290,7 @@ class HttpApi:
         content: Answer = {
             "ok": is_healthy, "status": "healthy" if is_healthy else "degraded",
             "uptime": self._state.figures.uptime_ms // 1_000, "version": self._state.version,
-            "queues": {
-                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
-                "completed": sums["completed"], "dlq": sums["failed"],
-            },
+            "queues": jobs_of(sums),
             "connections": {"tcp": self._state.connections, "ws": clients["websocket"], "sse": clients["sse"]},
             "memory": memory_mb(),
         }  # fmt: skip

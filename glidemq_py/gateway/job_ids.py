@@ -175,18 +175,6 @@ class JobIds:
         """Return the number of a queue or partition if this process knows it."""
         return self._numbers.get(queue)
 
-    def known_on_wire(self, queue: str, job_id: str) -> str | None:
-        """Return the id on the wire of a job that a gateway added, if this process knows the number of the queue."""
-        number = self._numbers.get(queue)
-        if number is not None and queue_number(job_id) == number:
-            return job_id
-        if MARK not in job_id:
-            return None
-        own = split_partition_id(job_id)[1]
-        number = queue_number(own)
-        name = None if number is None else self._names.get(number)
-        return own if name is not None and queue_of_part(name) == queue else None
-
     async def on_wire(self, queue: str, job_id: str) -> str:
         """Return the id on the wire of a job of a queue, or of a partition.
 

@@ -64,11 +64,6 @@ class Prefetch:
         """Commands that run without prefetched jobs."""
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def has_jobs(self) -> bool:
-        """Whether it has jobs."""
-        return bool(self._jobs)
-
     def may_have(self, job_id: str) -> bool:
         """Return whether it may have the job with this id on the wire.
 

@@ -117,10 +117,7 @@ class Gateway(GatewayState):
             raise
         self.port = self._server.sockets[0].getsockname()[1]
         self._duties = (
-            asyncio.create_task(self._maintain_listed()), asyncio.create_task(self._watch_unused()),
-            asyncio.create_task(self._sweep_ids()),
-            asyncio.create_task(self._repair_numbers()),
-            asyncio.create_task(self.webhooks.run()), asyncio.create_task(self._watch_partitions()),
+            asyncio.create_task(self._repeat()), asyncio.create_task(self.webhooks.run()),
             asyncio.create_task(self.deadlines.watch(transport)),
         )  # fmt: skip
         if self._backups is not None:

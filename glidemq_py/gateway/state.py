@@ -196,16 +196,8 @@ class GatewayState:
             found = self._fetching[queue.name] = PartitionHubs(partitions, hubs)
         return found
 
-    async def _watch_partitions(self) -> None:
-        """Notice that other programs have changed the partitions of queues from which clients fetch."""
-        while True:
-            await asyncio.sleep(_WATCH_S * random.uniform(0.9, 1.1))
-            try:
-                await self._read_old_layouts()
-            except Exception:
-                _log.exception("gateway: the partitions of queues were not read")
-
     async def _read_old_layouts(self) -> None:
+        """Notice that other programs have changed the partitions of queues from which clients fetch."""
         now, old = asyncio.get_running_loop().time(), list[AnyQueue]()
         for name, found in list(self._fetching.items()):
             queue = self._queues.get(name)
@@ -418,27 +410,17 @@ class GatewayState:
 
     async def _maintain_listed(self) -> None:
         """Run the maintenance of all queues of the prefix, also of those that no client has named since the start."""
-        while True:
-            with contextlib.suppress(GlideMQError):
-                await self._list()
-                for name in self._listed:
-                    with contextlib.suppress(GlideMQValidationError):  # the others are maintained
-                        self.maintain(await self.queue(name))
-            await asyncio.sleep(_LIST_S * random.uniform(0.9, 1.1))
+        await self._list()
+        for name in self._listed:
+            with contextlib.suppress(GlideMQValidationError):  # the others are maintained
+                self.maintain(await self.queue(name))
 
     async def _list(self) -> None:
         """Read the names of all queues of the prefix."""
         self._listed = frozenset(await listed_queues(self.transport, self.options.prefix))
 
-    async def _watch_unused(self) -> None:
-        """Close queues that do not exist: clients may name any number of them."""
-        while True:
-            await asyncio.sleep(_FORGET_S * random.uniform(0.9, 1.1))
-            with contextlib.suppress(GlideMQError):
-                await self._forget_unused()
-
     async def _forget_unused(self) -> None:
-        """Close queues that no client has named for a long time, unless they exist or are in use."""
+        """Close queues that no client has named for a long time, unless they exist: clients may name any number."""
         if not any(map(self._is_unused, self._used_at)):
             return
         await self._list()  # some may have been added since the last time
@@ -456,23 +438,19 @@ class GatewayState:
         in_use = name in self._listed or name in self._feeds or (hub is not None and hub.is_in_use)
         return used_at is not None and used_at < time.monotonic() - _UNUSED_S and not in_use
 
-    async def _sweep_ids(self) -> None:
-        """Remove ids of jobs that do not exist any more from the index of chosen ids."""
-        while True:
-            await asyncio.sleep(_SWEEP_S * random.uniform(0.9, 1.1))
-            with contextlib.suppress(GlideMQError):
-                await self.ids.chosen.sweep()
-
     async def _repair_numbers(self) -> None:
         """Write the numbers of queues again if the server has lost them, for example in a failover."""
-        while True:
-            await asyncio.sleep(_REPAIR_S * random.uniform(0.9, 1.1))
-            with contextlib.suppress(GlideMQError):
-                written = await self.ids.repair()
-                if written:
-                    _log.warning(
-                        "gateway: wrote the numbers of %d queues again, which the server had lost", written
-                    )  # fmt: skip
+        written = await self.ids.repair()
+        if written:
+            _log.warning("gateway: wrote the numbers of %d queues again, which the server had lost", written)
+
+    async def _repeat(self) -> None:
+        """Repeat what keeps this object in step with the server, until it is cancelled."""
+        tasks = (
+            (_LIST_S, self._maintain_listed), (_FORGET_S, self._forget_unused), (_WATCH_S, self._read_old_layouts),
+            (_REPAIR_S, self._repair_numbers), (_SWEEP_S, self.ids.chosen.sweep),
+        )  # fmt: skip
+        await asyncio.gather(*(_every(seconds, work) for seconds, work in tasks))
 
     @property
     def transport(self) -> Transport:
@@ -549,6 +527,18 @@ class GatewayState:
         ]  # fmt: skip
         if left:
             await queue.leases.release(left)
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+    """Repeat a task about every so many seconds, also if it fails."""
+    while True:
+        try:
+            await work()
+        except GlideMQError as error:  # the commands of clients report it
+            _log.debug("gateway: a periodic task failed: %s", error)
+        except Exception:
+            _log.exception("gateway: a periodic task failed")
+        await asyncio.sleep(seconds * random.uniform(0.9, 1.1))
 
 
 def _encoded(token: str) -> bytes:

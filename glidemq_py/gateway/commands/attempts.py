@@ -86,7 +86,7 @@ async def _hand_over(
             name = job.queue_name
             job_id = job.id
             if job.number is None or job.number != ids.known_number(name):
-                job_id = ids.known_on_wire(name, job.id) or await ids.on_wire(name, job.id)
+                job_id = await ids.on_wire(name, job.id)
             known.append((job_id, job, job.token))
             size += job.size
     except BaseException:  # nobody gets the jobs

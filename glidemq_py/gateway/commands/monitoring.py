@@ -36,6 +36,22 @@ def summed(queues: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     return sums
 
 
+def jobs_of(sums: Mapping[str, int]) -> dict[str, int]:
+    """Return the jobs of all queues by the states that bunqueue counts."""
+    return {
+        "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
+        "completed": sums["completed"], "dlq": sums["failed"],
+    }  # fmt: skip
+
+
+def _listed(name: str, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return the jobs of a queue for lists of queues."""
+    return {
+        "name": name, "waiting": counts["waiting"] + counts["paused"], "delayed": counts["delayed"],
+        "active": counts["active"], "dlq": counts["failed"], "paused": counts["paused"] > 0,
+    }  # fmt: skip
+
+
 def _totals(figures: Figures) -> dict[str, int]:
     return {f"total{kind.capitalize()}": figures.totals[kind] for _, kind in _KINDS}
 
@@ -54,8 +70,7 @@ async def _stats(session: Session, given: Given) -> Answer:
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
     return {
         "stats": {
-            "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"], "delayed": sums["delayed"],
-            "dlq": sums["failed"], "completed": sums["completed"], "failed": figures.totals["failed"],
+            **jobs_of(sums), "failed": figures.totals["failed"],
             "uptime": figures.uptime_ms, "pushPerSec": figures.rate("pushed"), "pullPerSec": figures.rate("pulled"),
         }
     }  # fmt: skip
@@ -134,10 +149,7 @@ async def _overview(session: Session, given: Given) -> Answer:
     return {
         "data": {
             "stats": {
-                "waiting": sums["waiting"] + sums["prioritized"], "active": sums["active"],
-                "delayed": sums["delayed"], "completed": sums["completed"], "dlq": sums["failed"],
-                **_totals(figures),
-                "uptime": figures.uptime_ms,
+                **jobs_of(sums), **_totals(figures), "uptime": figures.uptime_ms,
             },
             "throughput": _rates(figures),
             "latency": {
@@ -159,13 +171,9 @@ async def _dashboard_queues(session: Session, given: Given) -> Answer:
     """Return the jobs of each queue by state."""
     found = await session.state.shared(read_counts)
     queues = [
-        {
-            "name": name, "waiting": counts["waiting"] + counts["paused"], "prioritized": counts["prioritized"],
-            "delayed": counts["delayed"], "active": counts["active"], "dlq": counts["failed"],
-            "paused": counts["paused"] > 0,
-        }
+        {**_listed(name, counts), "prioritized": counts["prioritized"]}
         for name, counts in list(found.items())[:_MOST_QUEUES]
-    ]  # fmt: skip
+    ]
     return {"data": {"queues": queues, "timestamp": _now()}}
 
 
@@ -254,13 +262,7 @@ async def dashboard_queues(session: Session, query: Mapping[str, str]) -> Answer
     found = await session.state.shared(read_counts)
     limit = max(1, min(_number(query.get("limit"), _PAGE), _MOST_PAGE))
     offset = _number(query.get("offset"), 0)
-    queues = [
-        {
-            "name": name, "waiting": counts["waiting"] + counts["paused"], "delayed": counts["delayed"],
-            "active": counts["active"], "dlq": counts["failed"], "paused": counts["paused"] > 0,
-        }
-        for name, counts in list(found.items())[offset : offset + limit]
-    ]  # fmt: skip
+    queues = [_listed(*each) for each in list(found.items())[offset : offset + limit]]
     return {
         "ok": True, "queues": queues, "total": len(found), "limit": limit, "offset": offset,
         "timestamp": _now(),
