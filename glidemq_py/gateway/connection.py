@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias, cast
 
 from glidemq_py.gateway.commands import execute, failure
 from glidemq_py.gateway.session import Session
-from glidemq_py.gateway.slices import large_content
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer
 from glidemq_py.gateway.values import (
@@ -203,7 +202,7 @@ class Connection(Session, asyncio.Protocol):
             request = given["reqId"]
             answer["reqId"] = request if request.__class__ is str else portable(request)
         if answer.__class__ is LargeAnswer:
-            pieces = large_content(answer, self.parts)
+            pieces = self.parts.content(answer)
             self.notify(b"".join((sum(map(len, pieces)).to_bytes(4, "big"), *pieces)))
             return
         try:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from glidemq_py.gateway.commands import COMMANDS
 from glidemq_py.gateway.session import Command, Session
-from glidemq_py.gateway.slices import JSON_PARTS, large_content
+from glidemq_py.gateway.slices import JSON_PARTS
 from glidemq_py.gateway.state import GatewayState
 from glidemq_py.gateway.table import Answer, CommandError, Kind, is_map
 from glidemq_py.gateway.values import UNDEFINED, LargeAnswer, is_too_deep, plain
@@ -37,7 +37,7 @@ class HttpSession(Session):
 def json_text(value: Any) -> str:
     """Return an answer as JSON."""
     if value.__class__ is LargeAnswer:
-        return b"".join(large_content(value, JSON_PARTS)).decode()
+        return b"".join(JSON_PARTS.content(value)).decode()
     try:
         return json.dumps(plain(value), separators=(",", ":"))
     except RecursionError:  # data of another program

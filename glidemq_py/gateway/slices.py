@@ -11,7 +11,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final, Self
 from weakref import WeakKeyDictionary
 
@@ -65,17 +65,35 @@ class Parts:
         head = 1 if len(chunk) < 16 else 3  # bytes that begin the chunk itself
         return self.whole(chunk, is_portable=is_portable)[head:]
 
-    def key(self, key: Any, *, is_first: bool) -> bytes:
-        """Return a key of a map, before its value."""
-        return packed_value(key)
-
-    def separator(self, *, is_first: bool) -> bytes:
-        """Return what stands before an element of a list."""
-        return b""
+    def before(self, key: Any, *, is_first: bool) -> bytes:
+        """Return what stands before an element: of a map its key, of a list, whose key is `UNDEFINED`, nothing."""
+        return b"" if key is UNDEFINED else packed_value(key)
 
     def end(self, value: Any) -> bytes:
         """Return the end of a list or map."""
         return b""
+
+    def content(self, answer: Answer) -> list[bytes]:
+        """Return an answer, encoded, as bytes to join."""
+        pieces = [self.begin(answer)]
+        for key, value in answer.items():
+            packed_key = _packed_keys.get(key)
+            pieces.append(packed_value(key) if packed_key is None else packed_key)
+            if value.__class__ is PackedList:
+                pieces.append(self.begin(value))
+                pieces += value
+            elif value.__class__ is Encoded:
+                pieces.append(value.content)
+            elif value.__class__ is list and value and value[0].__class__ is Encoded:
+                pieces.append(self.begin(value))
+                pieces += [each.content for each in value]
+            else:
+                pieces.append(packed_portable(value) if key in _PORTABLE else packed_value(value))
+        return pieces
+
+
+_packed_keys: Final = {key: packed_value(key) for key in ("ok", "job", "jobs", "token", "tokens", "reqId")}
+_PORTABLE: Final = frozenset(("ok", "token", "tokens"))
 
 
 class _JsonParts(Parts):
@@ -99,19 +117,27 @@ class _JsonParts(Parts):
 
     def chunk(self, chunk: Any, *, is_first: bool, is_portable: bool) -> bytes:
         """See `Parts`."""
-        return self.separator(is_first=is_first) + self.whole(chunk)[1:-1]
+        return self.before(UNDEFINED, is_first=is_first) + self.whole(chunk)[1:-1]
 
-    def key(self, key: Any, *, is_first: bool) -> bytes:
+    def before(self, key: Any, *, is_first: bool) -> bytes:
         """See `Parts`."""
-        return self.separator(is_first=is_first) + self.whole(str(key)) + b":"
-
-    def separator(self, *, is_first: bool) -> bytes:
-        """See `Parts`."""
-        return b"" if is_first else b","
+        return (b"" if is_first else b",") + (b"" if key is UNDEFINED else self.whole(str(key)) + b":")
 
     def end(self, value: Any) -> bytes:
         """See `Parts`."""
         return b"}" if isinstance(value, dict) else b"]"
+
+    def content(self, answer: Answer) -> list[bytes]:
+        """See `Parts`."""
+        members = self.members(answer).items()
+        return [b"{", b",".join([self.before(key, is_first=True) + self._member(each) for key, each in members]), b"}"]
+
+    def _member(self, value: Any) -> bytes:
+        if value.__class__ is Encoded:
+            return value.content
+        if value.__class__ is list and value and value[0].__class__ is Encoded:
+            return b"[%b]" % b",".join([each.content for each in value])
+        return self.whole(value)
 
 
 VALUE_PARTS: Final = Parts()
@@ -121,50 +147,6 @@ JSON_PARTS: Final = _JsonParts()
 def too_deep(parts: Parts) -> str:
     """Return the error of an answer that its format cannot express."""
     return f"The answer is nested too deeply for {parts.name}"
-
-
-def large_content(answer: Answer, parts: Parts) -> list[bytes]:
-    """Return an answer, encoded, as bytes to join."""
-    if parts is VALUE_PARTS:
-        return _value_content(answer)
-    pieces, is_first = [parts.begin(answer)], True
-    for key, value in parts.members(answer).items():
-        pieces.append(parts.key(key, is_first=is_first))
-        is_first = False
-        if value.__class__ is Encoded:
-            pieces.append(value.content)
-        elif value.__class__ is list and value and value[0].__class__ is Encoded:
-            pieces.append(parts.begin(value))
-            for number, each in enumerate(value):
-                pieces += (parts.separator(is_first=not number), each.content)
-            pieces.append(parts.end(value))
-        else:
-            pieces.append(parts.whole(value))
-    pieces.append(parts.end(answer))
-    return pieces
-
-
-def _value_content(answer: Answer) -> list[bytes]:
-    """Return what `large_content` returns for MessagePack, as quickly as possible: small answers take this way, too."""
-    pieces = [VALUE_PARTS.begin(answer)]
-    for key, value in answer.items():
-        packed_key = _packed_keys.get(key)
-        pieces.append(packed_value(key) if packed_key is None else packed_key)
-        if value.__class__ is PackedList:
-            pieces.append(VALUE_PARTS.begin(value))
-            pieces += value
-        elif value.__class__ is Encoded:
-            pieces.append(value.content)
-        elif value.__class__ is list and value and value[0].__class__ is Encoded:
-            pieces.append(VALUE_PARTS.begin(value))
-            pieces += [each.content for each in value]
-        else:
-            pieces.append(packed_portable(value) if key in _PORTABLE else packed_value(value))
-    return pieces
-
-
-_packed_keys: Final = {key: packed_value(key) for key in ("ok", "job", "jobs", "token", "tokens", "reqId")}
-_PORTABLE: Final = frozenset(("ok", "token", "tokens"))
 
 
 class Slices:
@@ -248,16 +230,11 @@ class Slices:
 
     async def _add_each(self, pieces: list[bytes], chunk: Any, *, is_first: bool, is_portable: bool) -> None:
         """Add the elements of a list or map one by one."""
-        if isinstance(chunk, dict):
-            for key, each in chunk.items():  # pyright: ignore[reportUnknownVariableType]
-                pieces.append(self._parts.key(key, is_first=is_first))
-                await self._add(pieces, each, is_portable=is_portable)
-                is_first = False
-        else:
-            for each in chunk:
-                pieces.append(self._parts.separator(is_first=is_first))
-                await self._add(pieces, each, is_portable=is_portable)
-                is_first = False
+        elements = chunk.items() if chunk.__class__ is dict else zip(repeat(UNDEFINED), chunk, strict=False)
+        for key, each in elements:
+            pieces.append(self._parts.before(key, is_first=is_first))
+            await self._add(pieces, each, is_portable=is_portable)
+            is_first = False
 
 
 def _chunks(value: Any) -> Iterator[Any]:

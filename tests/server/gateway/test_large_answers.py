@@ -11,7 +11,7 @@ import pytest
 
 from glidemq_py import Queue
 from glidemq_py.gateway import Gateway
-from glidemq_py.gateway.slices import JSON_PARTS, VALUE_PARTS, Parts, Slices, large_content
+from glidemq_py.gateway.slices import JSON_PARTS, VALUE_PARTS, Parts, Slices
 from glidemq_py.gateway.values import UNDEFINED, Encoded, LargeAnswer, PortableMap, packed_value, plain, portable
 from tests.inside import connected, sessions_of
 from tests.server.gateway.test_http import Client
@@ -38,7 +38,7 @@ async def test_parts_are_those_of_the_whole_value(parts: Parts, name: str):
     assert found.job_id == "7"
     answer = LargeAnswer(ok=True, jobs=[found, pair], job=found, reqId=[1], id=UNDEFINED)
     whole = {"ok": True, "jobs": [value, {"job": value, "n": 2**40}], "job": value, "reqId": [1], "id": UNDEFINED}
-    content = b"".join(large_content(answer, parts))
+    content = b"".join(parts.content(answer))
     if parts is VALUE_PARTS:
         assert found.content == packed_value(value)
         assert content == packed_value(whole)
