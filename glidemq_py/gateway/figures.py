@@ -12,9 +12,10 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from glidemq_py._worker.heartbeat import resident_memory
+from glidemq_py.gateway.table import Given
 
 BUCKETS_S: Final = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets of the histograms, as bunqueue has them."""
@@ -22,16 +23,16 @@ _WINDOW_S: Final = 60
 _TIMED: Final[Mapping[str, str]] = {"pushed": "push", "pulled": "pull", "completed": "ack"}
 
 
-def _acknowledged(given: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
-    ignored: Mapping[str, Any] = answer.get("data") or {}
+def _acknowledged(given: Given, answer: Given) -> int:
+    ignored: Given = answer.get("data") or {}
     return len(set(given["ids"])) - len(set(ignored.get("ignoredIds", ())))
 
 
-def _in_time(given: Mapping[str, Any], answer: Mapping[str, Any]) -> int:
+def _in_time(given: Given, answer: Given) -> int:
     return int("data" not in answer)  # an outcome that came too late has data
 
 
-_COUNTED: Final[Mapping[str, tuple[str, Callable[[Mapping[str, Any], Mapping[str, Any]], int]]]] = {
+_COUNTED: Final[Mapping[str, tuple[str, Callable[[Given, Given], int]]]] = {
     "PUSH": ("pushed", lambda given, answer: 1),
     "PUSHB": ("pushed", lambda given, answer: len(answer["ids"])),
     "PUSHF": ("pushed", lambda given, answer: len(answer["data"]["jobs"])),
@@ -97,7 +98,7 @@ class Figures:
         """Time since the start, ms."""
         return round((time.monotonic() - self._started) * 1_000)
 
-    def executed(self, command: str, given: Mapping[str, Any], answer: Mapping[str, Any], seconds: float) -> None:
+    def executed(self, command: str, given: Given, answer: Given, seconds: float) -> None:
         """Count a command that succeeded."""
         counted = _COUNTED.get(command)
         if counted is None:

@@ -30,7 +30,7 @@ from glidemq_py.gateway.chosen_ids import engine_id
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import UNSTARTED, check_readers, stored_value
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.table import CommandError, Field, Kind, is_map, is_number
+from glidemq_py.gateway.table import CommandError, Field, Given, Kind, is_map, is_number
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ Push = tuple[str, Any, dict[str, Any]]
 """Name, data and options of a job to add."""
 
 
-def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
+def job_name_and_data(given: Given) -> tuple[str, Any]:
     """Return name and data of a job. Clients of older protocols sent the name as a part of the data.
 
     Raises:
@@ -114,7 +114,7 @@ def job_name_and_data(given: Mapping[str, Any]) -> tuple[str, Any]:
     return name, stored_value(data)
 
 
-def chosen_id(given: Mapping[str, Any]) -> str | None:
+def chosen_id(given: Given) -> str | None:
     """Return the id on the wire that the client has chosen for a job.
 
     Raises:
@@ -156,7 +156,7 @@ async def once_more(
         return found
 
 
-async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Container[str] = ()) -> Push:
+async def push_of(ids: JobIds, queue: str, given: Given, beside: Container[str] = ()) -> Push:
     """Return the job to add, with its id.
 
     Args:
@@ -206,7 +206,7 @@ async def push_of(ids: JobIds, queue: str, given: Mapping[str, Any], beside: Con
 _KEY_FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
 
 
-def reject_two_keys(queue: AnyQueue, fields: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def reject_two_keys(queue: AnyQueue, fields: Given, options: Given) -> None:
     """Check that a group and a unique key do not choose different partitions; see `key_of`.
 
     Raises:
@@ -221,7 +221,7 @@ def reject_two_keys(queue: AnyQueue, fields: Mapping[str, Any], options: Mapping
         )
 
 
-def key_of(fields: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
+def key_of(fields: Given, options: Given) -> str | None:
     """Return the text that chooses the partition of a job; None if it has none.
 
     Args:
@@ -234,7 +234,7 @@ def key_of(fields: Mapping[str, Any], options: Mapping[str, Any]) -> str | None:
     return options["job_id"] if chosen is None and chosen_id(fields) is not None else chosen
 
 
-async def reject_keys(queue: AnyQueue, options: Mapping[str, Any], command: str) -> None:
+async def reject_keys(queue: AnyQueue, options: Given, command: str) -> None:
     """Reject options that would choose the partition of jobs whose name or id chooses it.
 
     Args:
@@ -258,7 +258,7 @@ async def reject_keys(queue: AnyQueue, options: Mapping[str, Any], command: str)
         )
 
 
-def template_options(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def template_options(own: Given, given: Given) -> dict[str, Any]:
     """Return the options of the jobs of a cron job.
 
     Args:
@@ -276,7 +276,7 @@ def template_options(own: Mapping[str, Any], given: Mapping[str, Any]) -> dict[s
     return options
 
 
-def _add_common(given: Mapping[str, Any], options: dict[str, Any]) -> None:
+def _add_common(given: Given, options: dict[str, Any]) -> None:
     options["attempts"] = given["maxAttempts"]
     if given["maxAttempts"] > 1:
         backoff = _backoff(given["backoff"])
@@ -293,7 +293,7 @@ def _add_common(given: Mapping[str, Any], options: dict[str, Any]) -> None:
         options["lock_duration"] = max(SECOND_MS, round(given["stallTimeout"]))
 
 
-def _add_unique_key(given: Mapping[str, Any], options: dict[str, Any]) -> None:
+def _add_unique_key(given: Given, options: dict[str, Any]) -> None:
     if given["uniqueKey"] is not None:
         options["deduplication"] = _deduplication(given["uniqueKey"], given["dedup"] or {})
     elif given["dedup"]:
@@ -327,7 +327,7 @@ def _tags(given: Sequence[str]) -> tuple[str, ...]:
     return tags
 
 
-def _add_order(given: Mapping[str, Any], options: dict[str, Any]) -> None:
+def _add_order(given: Given, options: dict[str, Any]) -> None:
     priority, group = given["priority"], given["groupId"]
     if group is None:
         if priority:
@@ -373,13 +373,13 @@ def _backoff(value: Any) -> dict[str, Any] | None:
     return {"type": kind, "delay": delay, "jitter": jitter, "max_delay": max(delay, MAX_BACKOFF_MS)}
 
 
-def _milliseconds(name: str, value: Any) -> int:
+def _milliseconds(name: str, value: Any, maximum: int = _DAY_MS) -> int:
     if not is_number(value):
         raise CommandError(f"{name} must be a number")
     if not value >= 0:
         raise CommandError(f"{name} must be at least 0")
-    if value > _DAY_MS:
-        raise CommandError(f"{name} must be at most {_DAY_MS}")
+    if value > maximum:
+        raise CommandError(f"{name} must be at most {maximum}")
     return round(value)
 
 
@@ -393,7 +393,7 @@ def _deduplication(key: str, given: Mapping[Any, Any]) -> dict[str, Any]:
         if not value:
             continue
         if name == "ttl":
-            found["ttl"] = max(1, _milliseconds_up_to_a_year("dedup.ttl", value))
+            found["ttl"] = max(1, _milliseconds("dedup.ttl", value, _YEAR_MS))
         elif value is not True:
             raise CommandError(f"dedup.{name} must be a boolean")
         else:
@@ -401,12 +401,6 @@ def _deduplication(key: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     if "extend" in found and "ttl" not in found:
         raise CommandError("dedup.extend requires dedup.ttl")
     return found
-
-
-def _milliseconds_up_to_a_year(name: str, value: Any) -> int:
-    if not is_number(value) or not 0 <= value <= _YEAR_MS:
-        raise CommandError(f"{name} must be a number from 0 to {_YEAR_MS}")
-    return round(value)
 
 
 def _retention(field: str, value: Any) -> Any:
@@ -437,7 +431,7 @@ def ineffective_policies(given: Mapping[Any, Any]) -> list[str]:
     return [name for name in (*CHILD_POLICIES, _CONTINUE) if given.get(name)]
 
 
-def child_policy(given: Mapping[str, Any]) -> str:
+def child_policy(given: Given) -> str:
     """Return the effect of a failed child on its parent. By default, the parent keeps waiting.
 
     Raises:
@@ -456,7 +450,7 @@ async def _parent(ids: JobIds, job_id: str) -> tuple[str, str]:
     return found
 
 
-def missing_job(error: JobNotFoundError, options: Mapping[str, Any]) -> str:
+def missing_job(error: JobNotFoundError, options: Given) -> str:
     """Return the error of a job to add whose parent or dependency does not exist.
 
     Args:

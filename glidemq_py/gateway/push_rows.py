@@ -24,7 +24,7 @@ from glidemq_py._partitions.link import QueueLink
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.job_objects import stored_value
 from glidemq_py.gateway.push_options import Push
-from glidemq_py.gateway.table import Field, Kind, check_nested
+from glidemq_py.gateway.table import Field, Given, Kind, check_nested
 
 GroupSize = tuple[str, int]
 """A group and its maximum size."""
@@ -48,7 +48,7 @@ _LIMIT: Final = (
 )  # fmt: skip
 
 
-def group_size(given: Mapping[str, Any]) -> GroupSize | None:
+def group_size(given: Given) -> GroupSize | None:
     """Return the maximum size in the fields of a job; None if it has none, or no group."""
     group, size = given["groupId"], given["groupMaxSize"]
     return None if group is None or size is None else (group, size)
@@ -150,7 +150,7 @@ _usual: dict[str, _Template] = {}
 
 
 def usual_row(
-    queue: AnyQueue, link: QueueLink, ids: JobIds, given: Mapping[str, Any], where: str = "data"
+    queue: AnyQueue, link: QueueLink, ids: JobIds, given: Given, where: str = "data"
 ) -> tuple[Row, JobOptions] | None:  # fmt: skip
     """Return the row and the options of a job if others with the same options were checked before; else None.
 
@@ -175,7 +175,7 @@ def usual_row(
     return None if job_id is None else found.filled(link, str(name), data, job_id, where)
 
 
-def _usual_key(given: Mapping[str, Any]) -> str | None:
+def _usual_key(given: Given) -> str | None:
     options = {name: value for name, value in given.items() if name not in _SPECIFIC}
     if not options:
         return ""
@@ -186,7 +186,7 @@ def _usual_key(given: Mapping[str, Any]) -> str | None:
 
 
 def new_row(
-    queue: AnyQueue, link: QueueLink, given: Mapping[str, Any], push: Push, position: int | None = None
+    queue: AnyQueue, link: QueueLink, given: Given, push: Push, position: int | None = None
 ) -> tuple[Row, JobOptions]:  # fmt: skip
     """Return the row of a job, and its options, which need not contain its id; remember usual options.
 

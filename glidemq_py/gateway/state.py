@@ -9,7 +9,7 @@ import random
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -39,7 +39,7 @@ from glidemq_py.gateway.job_objects import LIMIT
 from glidemq_py.gateway.names import listed_queues, queue_of_part
 from glidemq_py.gateway.options import GatewayOptions
 from glidemq_py.gateway.partition_hubs import PartitionHubs
-from glidemq_py.gateway.table import CommandError
+from glidemq_py.gateway.table import CommandError, Given
 from glidemq_py.gateway.webhooks import Webhooks
 
 _log = get_logger(__name__)
@@ -262,7 +262,7 @@ class GatewayState:
         if hub is not None:
             hub.expect_end(duration / 1_000)
 
-    def changed(self, fields: Mapping[str, Any]) -> None:
+    def changed(self, fields: Given) -> None:
         """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
         queue, job_id = fields.get("queue"), fields.get("id")
         found: Hub | PartitionHubs | None = None
@@ -277,7 +277,7 @@ class GatewayState:
             found.look()
 
     @contextlib.asynccontextmanager
-    async def without_prefetched(self, fields: Mapping[str, Any], *, reads: bool) -> AsyncGenerator[None]:
+    async def without_prefetched(self, fields: Given, *, reads: bool) -> AsyncGenerator[None]:
         """Let prefetched jobs return that a command may be about, and prefetch none within the block."""
         hubs = self._hubs_of(fields, reads=reads)
         for hub in hubs:
@@ -289,7 +289,7 @@ class GatewayState:
             for hub in hubs:
                 hub.prefetch.resume()
 
-    def _hubs_of(self, fields: Mapping[str, Any], *, reads: bool) -> Sequence[Hub]:
+    def _hubs_of(self, fields: Given, *, reads: bool) -> Sequence[Hub]:
         """Return the hubs with jobs that a command with these fields may be about."""
         name, job_id = fields.get("queue"), fields.get("id")
         if name is None and isinstance(job_id, str):

@@ -167,7 +167,7 @@ async def repeated(
         raise
 
 
-async def _plan(ids: JobIds, queue: AnyQueue, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+async def _plan(ids: JobIds, queue: AnyQueue, given: Given) -> tuple[str, dict[str, Any]]:
     """Return name and options of the scheduler of a job."""
     repeat = given["repeat"]
     if not is_map(repeat) or (_is_given(repeat, "every") == _is_given(repeat, "pattern")):
@@ -195,7 +195,7 @@ def _is_given(repeat: Mapping[Any, Any], field: str) -> bool:
     return repeat.get(field) not in (None, UNDEFINED)
 
 
-def _schedule(found: Mapping[str, Any]) -> dict[str, Any]:
+def _schedule(found: Given) -> dict[str, Any]:
     every = found["every"]
     options: dict[str, Any] = {"overlap": "skip", "misfire": "skip"}
     if every is not None:
