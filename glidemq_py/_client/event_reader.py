@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from glidemq_py._client.loop_transport import close_at_loop_end
 from glidemq_py._client.shared_reads import ReadConnection, Reservation, claim_read, glide_of
 from glidemq_py._client.transport import GlideClient, Transport
+from glidemq_py._core.keys import entry_order
 from glidemq_py._core.logs import get_logger
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class EventReader:
     async def resume(self, position: str) -> None:
         """Set the position, or the newest event if that is before it: of another stream, all new ones are missing."""
         await self.resolve()
-        if _order(position) < _order(self.position):
+        if entry_order(position) < entry_order(self.position):
             self.position = position
 
     async def read(self) -> list[QueueEvent]:
@@ -116,13 +117,8 @@ class EventReader:
         """Restart at the beginning if the stream was emptied (FLUSHALL, a new server). Called after a reconnect."""
         found = await self._transport.command("XREVRANGE", self._key, "+", "-", "COUNT", "1")
         last = next(iter(found)).decode() if found else "0-0"
-        if _order(last) < _order(self.position):
+        if entry_order(last) < entry_order(self.position):
             self.position = "0-0"
-
-
-def _order(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number or 0)
 
 
 def event_of(entry: bytes, pairs: list[list[bytes]]) -> QueueEvent:

@@ -25,6 +25,7 @@ from glidemq_py._client.loop_transport import LoopTransport
 from glidemq_py._client.stream_reads import Poller, StreamRead, combine, distribute, ends_all, read_each
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.forks import new_rlock
+from glidemq_py._core.keys import entry_order
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import monotonic
 from glidemq_py.errors import ClosedError, GlideMQError
@@ -224,14 +225,9 @@ def _latest(reads: Sequence[StreamRead]) -> dict[str, str]:
     for read in reads:
         for name, position in read.streams.items():
             before = latest.get(name)
-            if before is None or (before != position and _order(before) < _order(position)):
+            if before is None or (before != position and entry_order(before) < entry_order(position)):
                 latest[name] = position
     return latest
-
-
-def _order(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number or 0)
 
 
 class _Reads:

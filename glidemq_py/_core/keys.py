@@ -394,3 +394,9 @@ def _queue_number(job_id: str) -> int | None:
     if (zlib.crc32((moment << 54 | rest).to_bytes(15, "big")) ^ low) & _CHECK:
         return None
     return rest >> RANDOM_BITS
+
+
+def entry_order(entry: str) -> tuple[int, int]:
+    """Return the key by which the ids of entries of a stream are sorted."""
+    ms, _, number = entry.partition("-")
+    return int(ms), int(number or 0)

@@ -20,7 +20,7 @@ from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import Argument, Call, call
 from glidemq_py._core.calls.working import AttemptStatus
 from glidemq_py._core.checks import check_int
-from glidemq_py._core.keys import parse_job_id
+from glidemq_py._core.keys import entry_order, parse_job_id
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.payload import PAYLOAD_LIMIT
 from glidemq_py._core.times import Milliseconds, to_ms
@@ -194,7 +194,7 @@ class ChunkWatch:
             for watch in watches:
                 # Readers of one job may have different positions: wait for chunks after the lowest one.
                 key = keys.jstream(watch.job_id)
-                streams[key] = min(streams.get(key, watch.position), watch.position, key=_order)
+                streams[key] = min(streams.get(key, watch.position), watch.position, key=entry_order)
             reply: dict[bytes, Any] | None = await transport.command(
                 "XREAD", "COUNT", str(_EVENTS), "BLOCK", str(_SLICE_MS), "STREAMS", *streams, *streams.values()
             )
@@ -226,11 +226,6 @@ class ChunkWatch:
             if dedicated is not None:
                 await dedicated.close()
             await stop_task(reader)
-
-
-def _order(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number or 0)
 
 
 _MAX_COUNT: Final = 10_000

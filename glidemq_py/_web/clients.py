@@ -12,11 +12,11 @@ import hashlib
 import hmac
 import logging
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from glidemq_py.errors import GlideMQError, show_value
+from glidemq_py.errors import SECRET, GlideMQError, GlideMQValidationError, show_value
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -92,6 +92,20 @@ def is_known(token: bytes, allowed: Sequence[bytes]) -> bool:
     # All digests are compared, so that the time does not reveal which one matches.
     fits = [hmac.compare_digest(given, each) for each in allowed]
     return any(fits)
+
+
+def check_tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
+    """Return the tokens of an option, whose texts are not checked.
+
+    Raises:
+        GlideMQValidationError: If there is none. The message contains no token.
+    """
+    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise GlideMQValidationError(option, SECRET, "must be an iterable of tokens, such as a list")
+    tokens = tuple(given)
+    if not tokens:
+        raise GlideMQValidationError(option, (), "must not be empty; None disables authentication")
+    return tokens
 
 
 _INTERVAL_S: Final = 60.0

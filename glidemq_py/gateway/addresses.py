@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from glidemq_py._core.checks import check_iterable
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.table import CommandError
 
@@ -53,10 +54,8 @@ def parse_networks(option: str, given: Iterable[str]) -> tuple[Network, ...]:
     Raises:
         GlideMQValidationError: If one is invalid.
     """
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError(option, given, "must be an iterable of networks, such as a list")
     found: list[Network] = []
-    for each in given:
+    for each in check_iterable(option, given, "networks"):
         try:
             found.append(ipaddress.ip_network(each))
         except ValueError as error:

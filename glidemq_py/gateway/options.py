@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
-from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_int, check_text, option
+from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_int, check_iterable, check_text, option
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
+from glidemq_py._features.backup.store import check_storage
+from glidemq_py._web.clients import check_tokens
 from glidemq_py.errors import SECRET, GlideMQValidationError
 from glidemq_py.gateway.addresses import Network, parse_networks
 
@@ -28,27 +30,14 @@ def _prefix(option: str, value: str) -> str:
 
 
 def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError(option, SECRET, "must be an iterable of tokens, such as a list")
-    tokens = tuple(given)
-    if not tokens:
-        raise GlideMQValidationError(option, (), "must not be empty; None disables authentication")
+    tokens = check_tokens(option, given)
     if not all(type(token) is str and token for token in tokens):
         raise GlideMQValidationError(option, SECRET, "must be strings that are not empty")
     return tokens
 
 
-def _storage(option: str, given: object) -> dict[str, str]:
-    found = dict(given) if isinstance(given, Mapping) else {None: None}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if not all(isinstance(text, str) for pair in found.items() for text in pair):  # pyright: ignore[reportUnknownVariableType]
-        raise GlideMQValidationError(option, SECRET, "must be a mapping of text to text")
-    return cast("dict[str, str]", found)
-
-
 def _origins(option: str, given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError(option, given, "must be an iterable of origins, such as a list")
-    origins = tuple(given)
+    origins = tuple(check_iterable(option, given, "origins"))
     for each in origins:
         check_text(option, each, maximum=2_048)
         if each != "*" and ("://" not in each or each.endswith("/") or not each.isascii()):
@@ -121,7 +110,7 @@ class GatewayOptions(OptionValue, kw_only=True):
     backup: str | None = option(partial(check_text, maximum=4_096), default=None)
     backup_every: Converted[int, Milliseconds] = option(partial(to_ms, minimum=60_000), default=21_600_000)
     backup_keep: int = option(partial(check_int, minimum=1, maximum=100_000), default=7)
-    backup_storage: Mapping[str, str] | None = option(_storage, default=None, repr=False)
+    backup_storage: Mapping[str, str] | None = option(check_storage, default=None, repr=False)
     webhook_networks: Converted[tuple[Network, ...], Iterable[str]] = option(parse_networks, default=())
     webhook_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=300_000), default=10_000)
     webhook_attempts: int = option(partial(check_int, minimum=2, maximum=100), default=8)

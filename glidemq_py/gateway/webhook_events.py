@@ -21,6 +21,7 @@ from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import Connection, Transport
 from glidemq_py._core.calls.administration import lock, renew, unlock
+from glidemq_py._core.keys import entry_order
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import ClosedError, GlideMQError
 from glidemq_py.gateway.chosen_ids import claim_ids
@@ -211,7 +212,7 @@ class EventReading:
         self._stored = "" if found is None else found.decode("utf-8", "replace")
         since = min((each.since for each in self.webhooks.values()), default=0)
         first = f"{max(since - 1, 0)}-0"
-        if not _is_entry(self._stored) or _order(self._stored) < _order(first):
+        if not _is_entry(self._stored) or entry_order(self._stored) < entry_order(first):
             return first
         await self._check_gap()
         return self._stored
@@ -221,7 +222,7 @@ class EventReading:
         link = await self._queue._connected()
         oldest = await link.command("XRANGE", link.keys.events, "-", "+", "COUNT", "1")
         for entry in oldest or ():
-            if _order(entry.decode()) > _order(self._stored):
+            if entry_order(entry.decode()) > entry_order(self._stored):
                 _log.warning(
                     "gateway: queue %r: events after %s were deleted from its stream; their webhooks may be missing",
                     self._queue.name, self._stored,
@@ -258,8 +259,3 @@ class EventReading:
 def _is_entry(text: str) -> bool:
     ms, dash, number = text.partition("-")
     return bool(dash) and ms.isdecimal() and number.isdecimal() and len(text) <= 40
-
-
-def _order(entry: str) -> tuple[int, int]:
-    ms, _, number = entry.partition("-")
-    return int(ms), int(number)

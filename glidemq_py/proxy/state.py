@@ -33,7 +33,7 @@ from glidemq_py._core.queue_options import COMPRESSIONS, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._operate.access import ROLES, Role, suffices
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError
+from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_tokens
 from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import SECRET, ClosedError, GlideMQValidationError
 from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
@@ -78,11 +78,7 @@ def _hosts(option: str, given: Iterable[object]) -> tuple[str, ...]:
 
 
 def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise GlideMQValidationError(option, SECRET, "must be an iterable of tokens, such as a list")
-    tokens = tuple(given)
-    if not tokens:
-        raise GlideMQValidationError(option, (), "must not be empty; None disables authentication")
+    tokens = check_tokens(option, given)
     for token in tokens:
         if len(token) < _SHORTEST_TOKEN or not token.isascii() or token.split() != [token]:
             problem = f"must be ASCII strings of at least {_SHORTEST_TOKEN} characters without spaces"

@@ -72,7 +72,7 @@ class BackupStore:
     def __init__(
         self, destination: Destination, options: Mapping[str, str] | None, runtime: Runtime, *, writes: bool = False
     ) -> None:
-        self._store, self.name = _open(destination, _checked(options), writes)
+        self._store, self.name = _open(destination, check_storage("storage_options", options), writes)
         root = getattr(self._store, "prefix", None) if type(self._store).__name__ == "LocalStore" else None
         self._root = None if root is None else Path(root)
         self._most_bytes = _most_bytes(self._store)
@@ -151,12 +151,13 @@ class BackupStore:
             raise BackupError(f"cannot {action} {path!r} in {self.name}: {_first_line(error)}") from error
 
 
-def _checked(options: Any) -> dict[str, str]:
+def check_storage(option: str, options: Any) -> dict[str, str]:
+    """Return options of a store."""
     if options is None:
         return {}
     found: dict[Any, Any] = dict(options) if hasattr(options, "items") else {None: None}
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
-        raise GlideMQValidationError("storage_options", SECRET, "must be a mapping of text to text")
+        raise GlideMQValidationError(option, SECRET, "must be a mapping of text to text")
     return found
 
 
