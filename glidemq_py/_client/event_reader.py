@@ -127,6 +127,32 @@ def event_of(entry: bytes, pairs: list[list[bytes]]) -> QueueEvent:
     return QueueEvent(entry.decode("utf-8", "replace"), fields.pop("event", ""), fields.pop("jobId", ""), fields)
 
 
+class News:
+    """Names of the queues or partitions with new events, for one follower."""
+
+    def __init__(self) -> None:
+        self._changed: set[str] = set()
+        self._event = asyncio.Event()
+
+    def add(self, queue: str) -> None:
+        """Note that a queue has new events."""
+        self._changed.add(queue)
+        self._event.set()
+
+    def wake(self) -> None:
+        """End the wait of `take`."""
+        self._event.set()
+
+    async def take(self, seconds: float) -> set[str]:
+        """Return the names and forget them; wait for one up to some seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._event.wait()
+        self._event.clear()
+        taken, self._changed = self._changed, set()
+        return taken
+
+
 class Subscription(Protocol):
     """A subscription that ends with `close`."""
 

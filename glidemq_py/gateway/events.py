@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
-from glidemq_py._client.event_reader import EventEntry, event_of
+from glidemq_py._client.event_reader import EventEntry, News, event_of
 from glidemq_py._client.transport import Connection
 from glidemq_py._core import json_text as json
 from glidemq_py._core.keys import queue_number
@@ -211,32 +211,6 @@ _TIMESTAMP: Final = packed_value("timestamp") + b"\xcb"
 _DATA: Final = packed_value("data")
 _NO_DATA: Final = _DATA + packed_value(None)
 _FLOAT: Final = struct.Struct(">d")
-
-
-class News:
-    """Names of the queues with new events, for one follower."""
-
-    def __init__(self) -> None:
-        self._changed: set[str] = set()
-        self._event = asyncio.Event()
-
-    def add(self, queue: str) -> None:
-        """Note that a queue has new events."""
-        self._changed.add(queue)
-        self._event.set()
-
-    def wake(self) -> None:
-        """End the wait of `take`."""
-        self._event.set()
-
-    async def take(self, seconds: float) -> set[str]:
-        """Return the names and forget them; wait for one up to some seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
-        self._event.clear()
-        taken, self._changed = self._changed, set()
-        return taken
 
 
 class EventFeed:

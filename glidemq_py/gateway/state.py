@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import AnyQueue, Queue
 from glidemq_py._api.lease import Lease
+from glidemq_py._client.event_reader import News
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import Connection, ConnectionSource, Transport, check_connection
 from glidemq_py._core.calls import pieces
@@ -30,7 +31,7 @@ from glidemq_py._worker.wake_channel import wake_channels_of
 from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError
 from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.deadlines import Deadlines
-from glidemq_py.gateway.events import EventFeed, News
+from glidemq_py.gateway.events import EventFeed
 from glidemq_py.gateway.fetched import Fetched, Held, HeldJobs
 from glidemq_py.gateway.figures import Figures, SharedRead
 from glidemq_py.gateway.hub import Hub

@@ -19,13 +19,13 @@ from typing import Any, Final
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from glidemq_py._api.job_queue import AnyQueue
-from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._client.event_reader import EventReader, News, QueueEvent
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import execute
 from glidemq_py.gateway.connection import MAX_RUNNING
-from glidemq_py.gateway.events import Event, News, WireEvents
+from glidemq_py.gateway.events import Event, WireEvents
 from glidemq_py.gateway.http_routes import HttpSession, json_text, json_value
 from glidemq_py.gateway.names import listed_queues
 from glidemq_py.gateway.state import GatewayState

@@ -11,14 +11,13 @@ stay on the server.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.event_reader import EventReader, QueueEvent
+from glidemq_py._client.event_reader import EventReader, News, QueueEvent
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.shared_reads import ReadConnection, open_reader
 from glidemq_py._core.logs import get_logger
@@ -38,28 +37,6 @@ _EARLIER_MS: Final = 5_000
 """How long before the layout was made the first event of a new partition may be, by the clocks of other machines."""
 
 
-class _News:
-    """The queues or partitions that have new events for one client."""
-
-    def __init__(self) -> None:
-        self._arrived = asyncio.Event()
-        self.names: set[str] = set()
-
-    def add(self, name: str) -> None:
-        """Note that this one has new events."""
-        self.names.add(name)
-        self._arrived.set()
-
-    async def take(self, seconds: float) -> set[str]:
-        """Return those that have new events, waiting for one; an empty set if none has for so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._arrived.wait()
-        self._arrived.clear()
-        found, self.names = self.names, set()
-        return found
-
-
 class EventHub:
     """Notifies the clients of one queue or partition of new events.
 
@@ -72,7 +49,7 @@ class EventHub:
         self._link = link
         self.name = link.keys.name
         self._unused = unused
-        self._clients: set[_News] = set()
+        self._clients: set[News] = set()
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._dedicated: ReadConnection | None = None
@@ -82,7 +59,7 @@ class EventHub:
         """Whether clients are notified."""
         return self._task is not None and not self._task.done()
 
-    def join(self, news: _News) -> None:
+    def join(self, news: News) -> None:
         """Notify a client of all events after `ready`. Does not wait: a hub without clients is closed."""
         self._clients.add(news)
         if not self.is_watching:
@@ -93,7 +70,7 @@ class EventHub:
         """Wait until the clients are notified."""
         await self._ready.wait()
 
-    def leave(self, news: _News) -> None:
+    def leave(self, news: News) -> None:
         """Stop notifying a client. Does not wait: the task of a request may be canceled several times."""
         self._clients.discard(news)
         if not self._clients:
@@ -161,7 +138,7 @@ class EventFeed:
         self._queue = queue
         self._hub_of = hub_of
         self._partition = partition
-        self._news = _News()
+        self._news = News()
         self._followed: dict[str, _Followed] = {}
         self._positions: list[str] = []
         """Id of the last event of each partition that was returned."""
