@@ -20,6 +20,7 @@ from glidemq_py.errors import SECRET, GlideMQError, GlideMQValidationError, show
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
+    from starlette.types import Receive
 
 _OWN_SITE: Final = ("same-origin", "none")
 _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
@@ -92,6 +93,52 @@ def is_known(token: bytes, allowed: Sequence[bytes]) -> bool:
     # All digests are compared, so that the time does not reveal which one matches.
     fits = [hmac.compare_digest(given, each) for each in allowed]
     return any(fits)
+
+
+class ClientGoneError(Exception):
+    """The client disconnected before its request was complete, or before its answer."""
+
+
+class BodyTooLargeError(Exception):
+    """The body of a request is too large.
+
+    Attributes:
+        size: Its size if the client has declared it, bytes.
+    """
+
+    def __init__(self, size: str | None = None) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+async def read_body(headers: Headers, receive: Receive, most: int, seconds: float) -> bytes:
+    """Return the body of a request.
+
+    Args:
+        headers: Those of the request.
+        receive: Returns its next message.
+        most: Maximum size, bytes.
+        seconds: Maximum time.
+
+    Raises:
+        BodyTooLargeError: If it is larger.
+        TimeoutError: If it was not complete in time.
+        ClientGoneError: If the client has left.
+    """
+    declared = headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > most:  # h11 accepts at most 20 digits
+        raise BodyTooLargeError(declared)
+    content = bytearray()
+    async with asyncio.timeout(seconds):
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            content += message.get("body", b"")
+            if len(content) > most:
+                raise BodyTooLargeError
+            if not message.get("more_body", False):
+                return bytes(content)
 
 
 def check_tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:

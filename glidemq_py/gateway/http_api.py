@@ -13,10 +13,18 @@ from urllib.parse import parse_qsl
 from starlette.background import BackgroundTask
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_site, is_authorized
+from glidemq_py._web.clients import (
+    LOOPBACK_HOSTS,
+    BodyTooLargeError,
+    ClientGoneError,
+    NotAllowedError,
+    check_site,
+    is_authorized,
+    read_body,
+)
 from glidemq_py._web.serving import HttpServer, accepted_hosts, server_config
 from glidemq_py._web.web_socket import WebSocketProtocol
 from glidemq_py.errors import GlideMQError
@@ -74,10 +82,6 @@ class _RefusedError(Exception):
         self.status = status
 
 
-class _ClientGoneError(Exception):
-    """The client disconnected before its answer."""
-
-
 class HttpApi:
     """The ASGI application.
 
@@ -125,7 +129,7 @@ class HttpApi:
         serve = self._serve_socket if scope["type"] == "websocket" else self._serve
         try:
             response = await serve(scope, headers, receive, send)
-        except _ClientGoneError:
+        except ClientGoneError:
             return
         except (_RefusedError, CommandError, GlideMQError) as error:
             response = _response(json_text({"ok": False, "error": str(error)}), _status_of_error(error))
@@ -194,7 +198,7 @@ class HttpApi:
         try:
             await asyncio.wait((running, leaving), return_when=asyncio.FIRST_COMPLETED)
             if leaving.done():
-                raise _ClientGoneError  # a job that was fetched for it is released
+                raise ClientGoneError  # a job that was fetched for it is released
             return running.result()
         except BaseException:
             running.cancel()
@@ -370,36 +374,20 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _too_large() -> _RefusedError:
-    return _RefusedError(413, f"Request body too large: must be at most {MAX_FRAME} bytes")
-
-
 async def _body_of(headers: Headers, receive: Receive) -> Any:
     """Return the decoded body, or `UNDEFINED` if it is empty.
 
     Raises:
-        _ClientGoneError: If the client leaves.
+        ClientGoneError: If the client leaves.
         _RefusedError: If the body is too long, too slow or not JSON.
     """
-    declared = headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_FRAME:  # h11 accepts at most 20 digits
-        raise _too_large()
-    content = bytearray()
     try:
-        async with asyncio.timeout(_BODY_S):
-            while True:
-                message: Message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _ClientGoneError
-                content += message.get("body", b"")
-                if len(content) > MAX_FRAME:
-                    raise _too_large()
-                if not message.get("more_body", False):
-                    break
+        content = await read_body(headers, receive, MAX_FRAME, _BODY_S)
+        return json_value(content) if content.strip() else UNDEFINED
+    except BodyTooLargeError:
+        raise _RefusedError(413, f"Request body too large: must be at most {MAX_FRAME} bytes") from None
     except TimeoutError:
         raise _RefusedError(408, f"Request body incomplete after {_BODY_S:g} s") from None
-    try:
-        return json_value(bytes(content)) if content.strip() else UNDEFINED
     except ValueError:
         raise _RefusedError(400, "Invalid JSON body") from None
 

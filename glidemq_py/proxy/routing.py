@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import json
 import math
@@ -24,7 +23,15 @@ from glidemq_py._core import json_text
 from glidemq_py._core.checks import reject_unknown, snake_case
 from glidemq_py._operate.access import Role
 from glidemq_py._operate.action import Action
-from glidemq_py._web.clients import UnauthorizedError, check_site, digest, is_authorized
+from glidemq_py._web.clients import (
+    BodyTooLargeError,
+    ClientGoneError,
+    UnauthorizedError,
+    check_site,
+    digest,
+    is_authorized,
+    read_body,
+)
 from glidemq_py.errors import ClosedError, GlideMQValidationError, SerializationError, show_value
 from glidemq_py.proxy.models import Error, FlowId, JobId, QueueName, SchedulerName
 from glidemq_py.proxy.responses import (
@@ -66,7 +73,7 @@ class Guard:
                 raise UnauthorizedError("a valid bearer token is required")
             check_media_type(scope["method"], headers)
             body = await self._body(headers, receive)
-        except _ClientGoneError:
+        except ClientGoneError:
             return
         except Exception as error:
             await refusal(error)(scope, receive, send)
@@ -86,27 +93,13 @@ class Guard:
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         most, seconds = self._options.max_body, self._options.body_timeout / 1_000
-        length = headers.get("content-length", "0")
-        if length.isdigit() and int(length) > most:
-            raise RequestError(413, "too_large", f"request body of {length} bytes: must be at most {most}")
-        content = bytearray()
         try:
-            async with asyncio.timeout(seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _ClientGoneError
-                    content += message.get("body", b"")
-                    if len(content) > most:
-                        raise RequestError(413, "too_large", f"request body too long: must be at most {most} bytes")
-                    if not message.get("more_body", False):
-                        return bytes(content)
+            return await read_body(headers, receive, most, seconds)
+        except BodyTooLargeError as error:
+            what = "too long" if error.size is None else f"of {error.size} bytes"
+            raise RequestError(413, "too_large", f"request body {what}: must be at most {most} bytes") from None
         except TimeoutError:
             raise RequestError(408, "timeout", f"request body incomplete after {seconds:g} s") from None
-
-
-class _ClientGoneError(Exception):
-    """The client disconnected before its request was complete."""
 
 
 def check_media_type(method: str, headers: Headers) -> None:
