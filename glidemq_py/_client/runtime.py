@@ -88,17 +88,20 @@ class _Task:
         await stop_task(self._task)
 
 
-async def stop_task(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for its end. A task of another event loop is cancelled there, without waiting."""
-    if task.done():
-        return
-    loop = task.get_loop()
-    if loop is asyncio.get_running_loop():
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(task.cancel)
+async def stop_task(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their end. A task of another event loop is cancelled there, without waiting."""
+    ours: list[asyncio.Task[Any]] = []
+    for task in tasks:
+        loop = task.get_loop()
+        if task.done():
+            continue
+        if loop is asyncio.get_running_loop():
+            task.cancel()
+            ours.append(task)
+            continue
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(task.cancel)
+    await asyncio.gather(*ours, return_exceptions=True)
 
 
 def call_apart(function: Callable[..., T], *args: Any) -> T:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.event_reader import EventEntry, News, event_of
+from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Connection
 from glidemq_py._core import json_text as json
 from glidemq_py._core.keys import queue_number
@@ -287,7 +288,7 @@ class EventFeed:
         self.subscribers.clear()
         self.followers.clear()
         if self._watching is not None:
-            await _stopped(self._watching)
+            await stop_task(self._watching)
         async with self._starting:  # a partition that is being opened is closed, too
             for feed in tuple(self._parts.values()):
                 await feed.close()
@@ -337,7 +338,7 @@ class _PartFeed:
         """Stop. Idempotent."""
         await self._events.close()
         if self._task is not None:
-            await _stopped(self._task)
+            await stop_task(self._task)
 
     async def _run(self) -> None:
         while not self._events._closed:
@@ -380,13 +381,6 @@ class _PartFeed:
                 "gateway: queue %r: events with values nested too deeply are not sent: %s of job %s is the first",
                 self._queue._shown_name, event.event, show_id(event.job_id),
             )  # fmt: skip
-
-
-async def _stopped(task: asyncio.Task[None]) -> None:
-    if not task.done():
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def _portable(event: Event) -> Event:

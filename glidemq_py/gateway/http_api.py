@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from glidemq_py._client.runtime import stop_task
 from glidemq_py._web.clients import (
     LOOPBACK_HOSTS,
     BodyTooLargeError,
@@ -201,9 +202,7 @@ class HttpApi:
                 raise ClientGoneError  # a job that was fetched for it is released
             return running.result()
         except BaseException:
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+            await stop_task(running)
             request.release()
             raise
         finally:
@@ -232,9 +231,7 @@ class HttpApi:
                 try:
                     await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for task in (sending, leaving):
-                        task.cancel()
-                    await asyncio.gather(sending, leaving, return_exceptions=True)
+                    await stop_task(sending, leaving)
         finally:
             stream.close()
 

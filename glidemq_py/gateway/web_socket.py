@@ -21,6 +21,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.event_reader import EventReader, News, QueueEvent
 from glidemq_py._client.failures import repeated_level
+from glidemq_py._client.runtime import stop_task
 from glidemq_py._core.logs import get_logger
 from glidemq_py.errors import GlideMQError
 from glidemq_py.gateway.commands import execute
@@ -299,9 +300,7 @@ class WebSocketSession(HttpSession):
                 if not reading.done():
                     await self._drain()
             finally:
-                for task in (reading, closing):
-                    task.cancel()
-                await asyncio.gather(reading, closing, return_exceptions=True)
+                await stop_task(reading, closing)
         finally:
             await self._stop_events()
             for running in self._running:
@@ -418,8 +417,7 @@ class WebSocketSession(HttpSession):
         if stream is not None:
             stream.end()
         if pump is not None:
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
+            await stop_task(pump)
         if stream is not None:
             stream.close()
 

@@ -19,6 +19,7 @@ from typing import Final
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.failures import repeated_level
+from glidemq_py._client.runtime import stop_task
 from glidemq_py._client.transport import Connection, Transport
 from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._core.keys import entry_order
@@ -169,9 +170,7 @@ class EventReading:
     async def close(self) -> None:
         """Stop. Idempotent."""
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await stop_task(self._task)
         if self._events is not None:
             await self._events.close()
 
