@@ -751,16 +751,20 @@ class Hub:
 
     def found(self) -> None:
         """See `Sleeper.found`."""
-        if self._loop.time() - self._polled_at > _FORGOTTEN_S and not self._sleeping:
-            self._start(self._stop_listening())
-            return
-        self._empty_until = 0.0
-        self._look()
+        if not self._forget_unpolled():
+            self._empty_until = 0.0
+            self._look()
 
     def checked(self, exists: bool) -> None:
         """See `Sleeper.checked`."""
-        if self._loop.time() - self._polled_at > _FORGOTTEN_S and not self._sleeping:
+        self._forget_unpolled()
+
+    def _forget_unpolled(self) -> bool:
+        """Stop listening if no client has polled for long; return whether this is so."""
+        is_unpolled = self._loop.time() - self._polled_at > _FORGOTTEN_S and not self._sleeping
+        if is_unpolled:
             self._start(self._stop_listening())
+        return is_unpolled
 
     def _pass_on(self) -> None:
         """Wake another process, unless this one has found that no job is left."""

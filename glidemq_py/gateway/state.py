@@ -460,16 +460,15 @@ class GatewayState:
             raise GlideMQConnectionError("the gateway has not reached its server yet; /ready shows when it has")
         return self._transport
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def finished(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of a part of a command that continues if the client leaves."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._start(work)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
