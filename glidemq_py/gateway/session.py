@@ -228,8 +228,8 @@ class Commands(dict[str, Command]):
     """The commands of a module by name."""
 
     def __call__(
-        self, name: str, group: str, *fields: Field, summary: str = "", is_public: bool = False,
-        checks_job: bool = False, http: str = "", **route: Any,
+        self, name: str, group: str, http: str, *fields: Field, summary: str = "", is_public: bool = False,
+        checks_job: bool = False, **route: Any,
     ) -> Callable[[H], H]:  # fmt: skip
         """Declare the command that the decorated handler executes; see `Command`.
 

@@ -43,17 +43,17 @@ _AT_ONCE: Final = contextlib.nullcontext[None]()
 @COMMANDS(
     "PULL",
     "core",
+    "GET /queues/{queue}/jobs",
     *_FIELDS,
     summary="Fetch a job; `timeout` ms at most until one is ready.",
-    http="GET /queues/{queue}/jobs",
 )
 @COMMANDS(
     "PULLB",
     "core",
+    "POST /queues/{queue}/jobs/pull-batch",
     *_FIELDS,
     Kind.INTEGER("count", 1, 1_000, default=0),
     summary="Fetch up to `count` jobs; wait for the first only.",
-    http="POST /queues/{queue}/jobs/pull-batch",
 )
 async def _pull(session: Session, given: Given) -> Answer:
     """PULL has no `count`, and one job."""
@@ -212,13 +212,7 @@ _Completion = tuple[str, str | None, Any, Any]
 
 
 @COMMANDS(
-    "ACK",
-    "core",
-    JOB,
-    TOKEN,
-    Kind.ANY("result"),
-    Kind.FLAG("removeOnComplete", default=False),
-    http="POST /jobs/{id}/ack",
+    "ACK", "core", "POST /jobs/{id}/ack", JOB, TOKEN, Kind.ANY("result"), Kind.FLAG("removeOnComplete", default=False)
 )
 async def _ack(session: Session, given: Given) -> Answer:
     """Complete a job with its result."""
@@ -270,11 +264,11 @@ async def _complete(
 @COMMANDS(
     "ACKB",
     "core",
+    "POST /jobs/ack-batch",
     Kind.TEXTS("ids", required=True),
     Kind.LIST("results"),
     Kind.LIST("tokens"),
     Kind.LIST("removeOnCompletes"),
-    http="POST /jobs/ack-batch",
 )
 async def _ack_many(session: Session, given: Given) -> Answer:
     """Complete many jobs."""
@@ -312,13 +306,13 @@ class ClientError(Exception):
 @COMMANDS(
     "FAIL",
     "core",
+    "POST /jobs/{id}/fail",
     JOB,
     TOKEN,
     Field("error", default="Unknown error"),
     Kind.FLAG("unrecoverable", default=False),
     Kind.TEXTS("stack"),
     Kind.FLAG("removeOnFail", default=False),
-    http="POST /jobs/{id}/fail",
 )
 async def _fail(session: Session, given: Given) -> Answer:
     """Fail an attempt: the job is retried after its backoff, if it has attempts left."""
@@ -383,7 +377,7 @@ async def _renew(session: Session, renewals: Iterable[_Renewal]) -> int:
     return count
 
 
-@COMMANDS("JobHeartbeat", "locks", JOB, TOKEN, _DURATION, http="POST /jobs/{id}/heartbeat")
+@COMMANDS("JobHeartbeat", "locks", "POST /jobs/{id}/heartbeat", JOB, TOKEN, _DURATION)
 async def _heartbeat(session: Session, given: Given) -> Answer:
     """Renew the lock of a job."""
     if not await _renew(session, [(given["id"], given["token"], given["duration"])]):
@@ -391,7 +385,7 @@ async def _heartbeat(session: Session, given: Given) -> Answer:
     return {"data": {"ok": True}}
 
 
-@COMMANDS("JobHeartbeatB", "locks", _IDS, Kind.LIST("tokens"), http="POST /jobs/heartbeat-batch")
+@COMMANDS("JobHeartbeatB", "locks", "POST /jobs/heartbeat-batch", _IDS, Kind.LIST("tokens"))
 async def _heartbeats(session: Session, given: Given) -> Answer:
     """Renew the locks of many jobs; return how many were renewed."""
     ids, tokens = given["ids"], given["tokens"]
@@ -404,10 +398,10 @@ async def _heartbeats(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "ExtendLock",
     "locks",
+    "POST /jobs/{id}/extend-lock",
     JOB,
     TOKEN,
     Kind.INTEGER("duration", 1_000, MAX_LOCK_MS, required=True),
-    http="POST /jobs/{id}/extend-lock",
 )
 async def _extend(session: Session, given: Given) -> None:
     """Extend the lock of a job."""
@@ -418,10 +412,10 @@ async def _extend(session: Session, given: Given) -> None:
 @COMMANDS(
     "ExtendLocks",
     "locks",
+    "POST /jobs/extend-locks",
     _IDS,
     Kind.TEXTS("tokens", required=True),
     Kind.LIST("durations", required=True),
-    http="POST /jobs/extend-locks",
 )
 async def _extend_many(session: Session, given: Given) -> Answer:
     """Extend the locks of many jobs; return how many were extended."""

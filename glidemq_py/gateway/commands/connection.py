@@ -28,7 +28,7 @@ _MOST_QUEUES: Final = 1_000
 _COUNT: Final[Mapping[str, Any]] = {"kind": Kind.INTEGER, "minimum": 0, "maximum": _MOST}
 
 
-@COMMANDS("Hello", "connection")
+@COMMANDS("Hello", "connection", "")
 async def _hello(session: Session, _: Given) -> Answer:
     """Return the version of the protocol."""
     return {
@@ -37,7 +37,7 @@ async def _hello(session: Session, _: Given) -> Answer:
     }  # fmt: skip
 
 
-@COMMANDS("Auth", "connection", Kind.ANY("token"), is_public=True)
+@COMMANDS("Auth", "connection", "", Kind.ANY("token"), is_public=True)
 async def _auth(session: Session, given: Given) -> None:
     """Authenticate the connection."""
     token = given["token"]
@@ -45,19 +45,19 @@ async def _auth(session: Session, given: Given) -> None:
         raise CommandError("Invalid token")
 
 
-@COMMANDS("Ping", "connection", http="GET /ping")
+@COMMANDS("Ping", "connection", "GET /ping")
 async def _ping(_: Session, __: Given) -> Answer:
     """Return the time of the gateway."""
     return {"data": {"pong": True, "time": int(time.time() * 1_000)}}
 
 
-@COMMANDS("SubscribeEvents", "events", QUEUE)
+@COMMANDS("SubscribeEvents", "events", "", QUEUE)
 async def _subscribe(session: Session, given: Given) -> None:
     """Send the events of a queue from now on; a connection has one subscription, which this replaces."""
     await session.state.subscribe(session.notify, given["queue"])
 
 
-@COMMANDS("UnsubscribeEvents", "events", Kind.ANY("queue"))
+@COMMANDS("UnsubscribeEvents", "events", "", Kind.ANY("queue"))
 async def _unsubscribe(session: Session, given: Given) -> None:
     """End the subscription."""
     session.state.unsubscribe(session.notify)
@@ -78,6 +78,7 @@ async def _put(session: Session, worker: Mapping[str, Any]) -> None:
 @COMMANDS(
     "RegisterWorker",
     "workers",
+    "POST /workers",
     Field("name", maximum=256),
     Kind.TEXTS("queues"),
     Kind.INTEGER("concurrency", 1, 1_000_000, default=1),
@@ -85,7 +86,6 @@ async def _put(session: Session, worker: Mapping[str, Any]) -> None:
     Field("hostname", maximum=256),
     Field("pid", default=0, **_COUNT),
     Kind.ANY("startedAt"),
-    http="POST /workers",
 )
 async def _register(session: Session, given: Given) -> Answer:
     """Register a worker of the client, until its connection ends."""
@@ -112,7 +112,7 @@ def _engine_names(queues: Iterable[str]) -> Iterator[str]:
             yield engine_name(name)
 
 
-@COMMANDS("UnregisterWorker", "workers", Field("workerId", required=True), http="DELETE /workers/{workerId}")
+@COMMANDS("UnregisterWorker", "workers", "DELETE /workers/{workerId}", Field("workerId", required=True))
 async def _unregister(session: Session, given: Given) -> Answer:
     """Remove a worker."""
     session.workers.discard(given["workerId"])
@@ -124,11 +124,11 @@ async def _unregister(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "Heartbeat",
     "workers",
+    "POST /workers/{id}/heartbeat",
     JOB,
     Field("activeJobs", **_COUNT),
     Field("processed", **_COUNT),
     Field("failed", **_COUNT),
-    http="POST /workers/{id}/heartbeat",
 )
 async def _heartbeat(session: Session, given: Given) -> Answer:
     """Store that a worker is alive, and its figures."""
@@ -147,8 +147,8 @@ async def _heartbeat(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "ListWorkers",
     "workers",
+    "GET /queues/{queue}/workers",
     Field("queue", maximum=256),
-    http="GET /queues/{queue}/workers",
     shown=("workers",),
     is_flat=True,
 )

@@ -125,6 +125,7 @@ def _schedule(given: Given) -> dict[str, Any]:
 @COMMANDS(
     "Cron",
     "cron",
+    "POST /crons",
     _NAME,
     STRICT_QUEUE,
     Kind.ANY("data"),
@@ -141,7 +142,6 @@ def _schedule(given: Given) -> dict[str, Any]:
     Kind.FLAG("skipIfNoWorker", default=False),
     Kind.FLAG("preventOverlap", default=True),
     Kind.MAP("jobOptions"),
-    http="POST /crons",
 )
 async def _put(session: Session, given: Given) -> Answer:
     """Create or replace a cron job; by default no run overlaps the job of an earlier one."""
@@ -171,7 +171,7 @@ async def _put(session: Session, given: Given) -> Answer:
     return {"cron": _cron_object(queue.name, scheduler)}
 
 
-@COMMANDS("CronDelete", "cron", _NAME, http="DELETE /crons/{name}")
+@COMMANDS("CronDelete", "cron", "DELETE /crons/{name}", _NAME)
 async def _delete(session: Session, given: Given) -> None:
     """Delete a cron job; the jobs that it has added are kept."""
     found = await _find(session, given["name"])
@@ -180,7 +180,7 @@ async def _delete(session: Session, given: Given) -> None:
     await session.state.transport.command("HDEL", _key(session.state), given["name"])
 
 
-@COMMANDS("CronGet", "cron", _NAME, http="GET /crons/{name}")
+@COMMANDS("CronGet", "cron", "GET /crons/{name}", _NAME)
 async def _get(session: Session, given: Given) -> Answer:
     """Return a cron job."""
     found = await _find(session, given["name"])
@@ -194,7 +194,7 @@ async def all_crons(session: Session) -> list[dict[str, Any]]:
     return [_cron_object(*pair) for pair in await session.state.shared(read_schedulers)]
 
 
-@COMMANDS("CronList", "cron", http="GET /crons")
+@COMMANDS("CronList", "cron", "GET /crons")
 async def _list(session: Session, given: Given) -> Answer:
     """Return the cron jobs of all queues, and schedulers of other programs."""
     return {"crons": await all_crons(session)}

@@ -109,7 +109,7 @@ async def _selected(queue: AnyQueue, wanted: Mapping[str, Any], count: int) -> l
     return found
 
 
-@COMMANDS("Dlq", "dead letters", QUEUE, _COUNT, Kind.MAP("filter"), http="GET /queues/{queue}/dlq", shown=("entries",))
+@COMMANDS("Dlq", "dead letters", "GET /queues/{queue}/dlq", QUEUE, _COUNT, Kind.MAP("filter"), shown=("entries",))
 async def _list(session: Session, given: Given) -> Answer:
     """Return failed jobs with their failures, oldest first; at most 1,000.
 
@@ -185,13 +185,7 @@ def _described(entry: _Entry, described: Any) -> dict[str, Any]:
 
 
 @COMMANDS(
-    "RetryDlq",
-    "dead letters",
-    QUEUE,
-    Field("jobId"),
-    _COUNT,
-    Kind.MAP("filter"),
-    http="POST /queues/{queue}/dlq/retry",
+    "RetryDlq", "dead letters", "POST /queues/{queue}/dlq/retry", QUEUE, Field("jobId"), _COUNT, Kind.MAP("filter")
 )
 async def _retry(session: Session, given: Given) -> Answer:
     """Requeue failed jobs with all their attempts: one, or those that match."""
@@ -228,11 +222,11 @@ async def _retry_one(queue: AnyQueue, job_id: str | None, state: JobState) -> in
 @COMMANDS(
     "RetryCompleted",
     "dead letters",
+    "POST /queues/{queue}/retry-completed",
     QUEUE,
     Field("id"),
     _COUNT,
     Kind.UNSUPPORTED("timestamp"),
-    http="POST /queues/{queue}/retry-completed",
 )
 async def _retry_completed(session: Session, given: Given) -> Answer:
     """Requeue one completed job, or the oldest `count`."""
@@ -243,7 +237,7 @@ async def _retry_completed(session: Session, given: Given) -> Answer:
     return {"count": await queue.jobs.requeue_completed(given["count"])}
 
 
-@COMMANDS("RemoveDlqJob", "dead letters", QUEUE, Field("jobId", required=True))
+@COMMANDS("RemoveDlqJob", "dead letters", "", QUEUE, Field("jobId", required=True))
 async def _remove(session: Session, given: Given) -> Answer:
     """Delete a failed job."""
     queue = await session.queue(given)
@@ -255,7 +249,7 @@ async def _remove(session: Session, given: Given) -> Answer:
     return {"data": {"removed": removed}}
 
 
-@COMMANDS("GetDlqStats", "dead letters", QUEUE, http="GET /queues/{queue}/dlq/stats", is_flat=True)
+@COMMANDS("GetDlqStats", "dead letters", "GET /queues/{queue}/dlq/stats", QUEUE, is_flat=True)
 async def _stats(session: Session, given: Given) -> Answer:
     """Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones."""
     queue = await session.queue(given)
@@ -283,7 +277,7 @@ async def _stats(session: Session, given: Given) -> Answer:
 # -- the policies ----------------------------------------------------------------------------------------------
 
 
-@COMMANDS("GetDlqConfig", "dead letters", QUEUE, http="GET /queues/{queue}/dlq-config")
+@COMMANDS("GetDlqConfig", "dead letters", "GET /queues/{queue}/dlq-config", QUEUE)
 async def _get_config(session: Session, given: Given) -> Answer:
     """Return the policy for failed jobs."""
     queue = await session.queue(given)
@@ -304,9 +298,9 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
 @COMMANDS(
     "SetDlqConfig",
     "dead letters",
+    "PUT /queues/{queue}/dlq-config",
     QUEUE,
     Kind.MAP("config", required=True),
-    http="PUT /queues/{queue}/dlq-config",
     wrapped="config",
 )
 async def _set_config(session: Session, given: Given) -> None:
@@ -333,7 +327,7 @@ async def _set_config(session: Session, given: Given) -> None:
     )  # fmt: skip
 
 
-@COMMANDS("GetStallConfig", "dead letters", QUEUE, http="GET /queues/{queue}/stall-config")
+@COMMANDS("GetStallConfig", "dead letters", "GET /queues/{queue}/stall-config", QUEUE)
 async def _get_stall_config(session: Session, given: Given) -> Answer:
     """Return the stalled-job policy."""
     interval, most, grace = await (await session.queue(given)).settings.get_stalled_policy()
@@ -348,9 +342,9 @@ async def _get_stall_config(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "SetStallConfig",
     "dead letters",
+    "PUT /queues/{queue}/stall-config",
     QUEUE,
     Kind.MAP("config", required=True),
-    http="PUT /queues/{queue}/stall-config",
     wrapped="config",
 )
 async def _set_stall_config(session: Session, given: Given) -> None:
@@ -364,6 +358,6 @@ async def _set_stall_config(session: Session, given: Given) -> None:
         await queue.settings.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
 
 
-COMMANDS("PurgeDlq", "dead letters", QUEUE, summary="Delete the failed jobs.", http="POST /queues/{queue}/dlq/purge")(
+COMMANDS("PurgeDlq", "dead letters", "POST /queues/{queue}/dlq/purge", QUEUE, summary="Delete the failed jobs.")(
     on_queue(lambda queue: queue.failures.purge(), "count")
 )

@@ -76,7 +76,7 @@ class _FlowJob(NamedTuple):
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-@COMMANDS("PUSHF", "core", Kind.LIST("jobs", required=True))
+@COMMANDS("PUSHF", "core", "", Kind.LIST("jobs", required=True))
 async def _push_flow(session: Session, given: Given) -> Answer:
     """Add the jobs of a flow, all or none.
 
@@ -270,7 +270,7 @@ async def _key_of(session: Session, ref: JobRef) -> str:
     return job_id if is_own else f"{queue}:{job_id}"
 
 
-@COMMANDS("GetChildrenValues", "query", JOB, http="GET /jobs/{id}/children")
+@COMMANDS("GetChildrenValues", "query", "GET /jobs/{id}/children", JOB)
 async def _values(session: Session, given: Given) -> Answer:
     """Return the results of the completed children."""
     job = await find_job(session, given["id"])
@@ -291,7 +291,7 @@ async def _failures(session: Session, given: Given, *, ignored: bool) -> Answer:
     return {"values": values}
 
 
-@COMMANDS("UpdateParent", "control", Field("childId", required=True), Field("parentId", required=True))
+@COMMANDS("UpdateParent", "control", "", Field("childId", required=True), Field("parentId", required=True))
 async def _update_parent(session: Session, given: Given) -> None:
     """Let a job that has not started wait for `childId`, a job that exists; its parent is `parentId`."""
     child_id, parent_id = given["childId"], given["parentId"]
@@ -362,7 +362,7 @@ async def _is_above(session: Session, ref: JobRef, job: AnyJob) -> bool:
     return False
 
 
-@COMMANDS("RemoveChildDependency", "control", JOB)
+@COMMANDS("RemoveChildDependency", "control", "", JOB)
 async def _remove_dependency(session: Session, given: Given) -> Answer:
     """Let no parent wait for a job any more."""
     child = await find_job(session, given["id"])
@@ -380,7 +380,7 @@ async def _remove_dependency(session: Session, given: Given) -> Answer:
     return {"removed": True}
 
 
-@COMMANDS("RemoveUnprocessedChildren", "control", JOB)
+@COMMANDS("RemoveUnprocessedChildren", "control", "", JOB)
 async def _remove_unprocessed(session: Session, given: Given) -> None:
     """Delete the children of a job that have not started; it no longer waits for them."""
     parent = await find_job(session, given["id"])
@@ -393,12 +393,13 @@ async def _remove_unprocessed(session: Session, given: Given) -> None:
             await child.remove(states=UNSTARTED)
 
 
-COMMANDS("GetFailedChildrenValues", "query", JOB, summary="Return why children have failed.")(
+COMMANDS("GetFailedChildrenValues", "query", "", JOB, summary="Return why children have failed.")(
     partial(_failures, ignored=False)
 )
 COMMANDS(
     "GetIgnoredChildrenFailures",
     "query",
+    "",
     JOB,
     summary="Return why children have failed that were added with `ignoreDependencyOnFailure`.",
 )(partial(_failures, ignored=True))

@@ -44,7 +44,7 @@ _MOST_LINES: Final = 2**53
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-@COMMANDS("GetJob", "query", JOB, http="GET /jobs/{id}")
+@COMMANDS("GetJob", "query", "GET /jobs/{id}", JOB)
 async def _get(session: Session, given: Given) -> Answer:
     """Return a job with its state and result."""
     job = await existing_job(session, given["id"], exclude_data=False)
@@ -56,20 +56,20 @@ async def _get(session: Session, given: Given) -> Answer:
         return LargeAnswer(job=await slices.encoded({**full_job_object(job, given["id"], due), **family}))
 
 
-@COMMANDS("GetJobByCustomId", "query", Field("customId", required=True), http="GET /jobs/custom/{customId}")
+@COMMANDS("GetJobByCustomId", "query", "GET /jobs/custom/{customId}", Field("customId", required=True))
 async def _get_by_chosen_id(session: Session, given: Given) -> Answer:
     """Return the job whose id a client has chosen."""
     return await _get(session, {"id": given["customId"]})
 
 
-@COMMANDS("GetState", "query", JOB, http="GET /jobs/{id}/state")
+@COMMANDS("GetState", "query", "GET /jobs/{id}/state", JOB)
 async def _get_state(session: Session, given: Given) -> Answer:
     """Return the state of a job; `unknown` if there is none."""
     job = await find_job(session, given["id"])
     return {"id": given["id"], "state": wire_state(job)}
 
 
-@COMMANDS("GetResult", "query", JOB, http="GET /jobs/{id}/result")
+@COMMANDS("GetResult", "query", "GET /jobs/{id}/result", JOB)
 async def _get_result(session: Session, given: Given) -> Answer:
     """Return the result of a completed job."""
     job = await find_job(session, given["id"])
@@ -82,7 +82,7 @@ async def _get_result(session: Session, given: Given) -> Answer:
         return LargeAnswer(id=given["id"], result=await slices.encoded(job.returnvalue))
 
 
-@COMMANDS("GetProgress", "query", JOB, http="GET /jobs/{id}/progress")
+@COMMANDS("GetProgress", "query", "GET /jobs/{id}/progress", JOB)
 async def _get_progress(session: Session, given: Given) -> Answer:
     """Return the progress of an active job."""
     job = await active_job(session, given["id"])
@@ -109,7 +109,7 @@ async def _job_of(session: Session, given: Given) -> AnyJob:
     return job
 
 
-@COMMANDS("Cancel", "control", JOB, http="DELETE /jobs/{id}", is_lenient=True)
+@COMMANDS("Cancel", "control", "DELETE /jobs/{id}", JOB, is_lenient=True)
 async def _cancel(session: Session, given: Given) -> None:
     """Delete a job that has not started."""
     with _refused("Job not found or cannot be cancelled"):
@@ -117,14 +117,7 @@ async def _cancel(session: Session, given: Given) -> None:
             raise JobNotFoundError(given["id"])
 
 
-@COMMANDS(
-    "Progress",
-    "control",
-    JOB,
-    Kind.ANY("progress", default=0),
-    Field("message"),
-    http="POST /jobs/{id}/progress",
-)
+@COMMANDS("Progress", "control", "POST /jobs/{id}/progress", JOB, Kind.ANY("progress", default=0), Field("message"))
 async def _progress(session: Session, given: Given) -> None:
     """Store the progress of an active job; a number is limited to 0..100."""
     job = await active_job(session, given["id"])
@@ -134,14 +127,14 @@ async def _progress(session: Session, given: Given) -> None:
     await job.update_progress(progress, given["message"])
 
 
-@COMMANDS("Promote", "control", JOB, http="POST /jobs/{id}/promote")
+@COMMANDS("Promote", "control", "POST /jobs/{id}/promote", JOB)
 async def _promote(session: Session, given: Given) -> None:
     """Make a delayed job ready."""
     with _refused("Job not found or not delayed"):
         await (await _job_of(session, given)).promote()
 
 
-@COMMANDS("Discard", "control", JOB, TOKEN, http="POST /jobs/{id}/discard")
+@COMMANDS("Discard", "control", "POST /jobs/{id}/discard", JOB, TOKEN)
 async def _discard(session: Session, given: Given) -> Answer | None:
     """Fail a job that has not finished, without a retry; an active one needs its token."""
     job = await existing_job(session, given["id"])
@@ -155,7 +148,7 @@ async def _discard(session: Session, given: Given) -> Answer | None:
     return None
 
 
-@COMMANDS("MoveToWait", "control", JOB, TOKEN, http="POST /jobs/{id}/move-to-wait")
+@COMMANDS("MoveToWait", "control", "POST /jobs/{id}/move-to-wait", JOB, TOKEN)
 async def _to_wait(session: Session, given: Given) -> None:
     """Make a job ready: release, promote or retry it."""
     job = await find_job(session, given["id"])
@@ -176,7 +169,7 @@ async def _to_wait(session: Session, given: Given) -> None:
         raise CommandError(f"Cannot move job from state '{error.state}' to waiting") from None
 
 
-@COMMANDS("Update", "control", JOB, Kind.ANY("data"), http="PUT /jobs/{id}/data")
+@COMMANDS("Update", "control", "PUT /jobs/{id}/data", JOB, Kind.ANY("data"))
 async def _update(session: Session, given: Given) -> None:
     """Replace the data of an unfinished job."""
     job = await find_job(session, given["id"])
@@ -193,10 +186,10 @@ async def _update(session: Session, given: Given) -> None:
 @COMMANDS(
     "ChangePriority",
     "control",
+    "PUT /jobs/{id}/priority",
     JOB,
     Kind.INTEGER("priority", -1_000_000, 1_000_000, required=True),
     Kind.FLAG("lifo"),
-    http="PUT /jobs/{id}/priority",
 )
 async def _change_priority(session: Session, given: Given) -> None:
     """Change the rank of a job that has not started; with `lifo`, it is the first one of its rank."""
@@ -210,14 +203,14 @@ async def _change_priority(session: Session, given: Given) -> None:
             await job.change_priority(group_priority(given["priority"]))
 
 
-@COMMANDS("ChangeDelay", "control", JOB, _DELAY, http="PUT /jobs/{id}/delay")
+@COMMANDS("ChangeDelay", "control", "PUT /jobs/{id}/delay", JOB, _DELAY)
 async def _change_delay(session: Session, given: Given) -> None:
     """Let a job that has not started wait `delay` ms."""
     with _refused("Job not found or cannot change delay"):
         await (await _job_of(session, given)).change_delay(round(given["delay"]))
 
 
-@COMMANDS("MoveToDelayed", "control", JOB, TOKEN, _DELAY, http="POST /jobs/{id}/move-to-delayed")
+@COMMANDS("MoveToDelayed", "control", "POST /jobs/{id}/move-to-delayed", JOB, TOKEN, _DELAY)
 async def _to_delayed(session: Session, given: Given) -> None:
     """Let a job wait `delay` ms; of an active one no attempt is counted."""
     job, delay = await existing_job(session, given["id"]), round(given["delay"])
@@ -233,7 +226,7 @@ async def _to_delayed(session: Session, given: Given) -> None:
         raise CommandError(f"Job is not active (current state: {error.state})") from None
 
 
-@COMMANDS("MoveToWaitingChildren", "control", JOB, TOKEN)
+@COMMANDS("MoveToWaitingChildren", "control", "", JOB, TOKEN)
 async def _to_waiting_children(session: Session, given: Given) -> Answer:
     """Let an active job wait for its unfinished children; without one it stays active."""
     job = await find_job(session, given["id"])
@@ -246,13 +239,7 @@ async def _to_waiting_children(session: Session, given: Given) -> Answer:
     return {"data": {"moved": True}}
 
 
-@COMMANDS(
-    "WaitJob",
-    "query",
-    JOB,
-    Kind.NUMBER("timeout", 0, 600_000, default=30_000),
-    http="POST /jobs/{id}/wait",
-)
+@COMMANDS("WaitJob", "query", "POST /jobs/{id}/wait", JOB, Kind.NUMBER("timeout", 0, 600_000, default=30_000))
 async def _wait(session: Session, given: Given) -> Answer:
     """Wait until the job is completed, `timeout` ms at most, and return its result."""
     job = await existing_job(session, given["id"])
@@ -273,7 +260,7 @@ async def _outcome(job: AnyJob, timeout: int) -> Answer:
 
 
 @COMMANDS(
-    "AddLog", "logs", JOB, Field("message", required=True), Field("level", default="info"), http="POST /jobs/{id}/logs"
+    "AddLog", "logs", "POST /jobs/{id}/logs", JOB, Field("message", required=True), Field("level", default="info")
 )
 async def _add_log(session: Session, given: Given) -> Answer:
     """Append a line to the log of a job."""
@@ -291,10 +278,10 @@ async def _add_log(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "GetLogs",
     "logs",
+    "GET /jobs/{id}/logs",
     JOB,
     Kind.INTEGER("start", -_MOST_LINES, _MOST_LINES, default=0),
     Kind.INTEGER("end", -_MOST_LINES, _MOST_LINES, default=-1),
-    http="GET /jobs/{id}/logs",
 )
 async def _get_logs(session: Session, given: Given) -> Answer:
     """Return lines of the log, oldest first, from `start` to `end` inclusive."""
@@ -310,13 +297,7 @@ async def _get_logs(session: Session, given: Given) -> Answer:
     return {"data": {"logs": lines, "count": logs.count}}
 
 
-@COMMANDS(
-    "ClearLogs",
-    "logs",
-    JOB,
-    Kind.INTEGER("keepLogs", 0, _MOST_LINES, default=0),
-    http="DELETE /jobs/{id}/logs",
-)
+@COMMANDS("ClearLogs", "logs", "DELETE /jobs/{id}/logs", JOB, Kind.INTEGER("keepLogs", 0, _MOST_LINES, default=0))
 async def _clear_logs(session: Session, given: Given) -> None:
     """Delete the log, except the newest `keepLogs` lines."""
     found = await session.state.ids.find(given["id"])

@@ -32,7 +32,7 @@ def _field_named() -> Generator[None]:
         raise CommandError(f"limit {error.problem}") from None
 
 
-@COMMANDS("RateLimit", "limits", QUEUE, _LIMIT, _DURATION, _TTL, http="PUT /queues/{queue}/rate-limit")
+@COMMANDS("RateLimit", "limits", "PUT /queues/{queue}/rate-limit", QUEUE, _LIMIT, _DURATION, _TTL)
 async def _rate_limit(session: Session, given: Given) -> None:
     """Limit how many jobs all workers start per `duration` ms."""
     queue = await session.queue(given)
@@ -41,7 +41,7 @@ async def _rate_limit(session: Session, given: Given) -> None:
 
 
 @COMMANDS(
-    "SetConcurrency", "limits", QUEUE, _LIMIT, http="PUT /queues/{queue}/concurrency", renamed={"concurrency": "limit"}
+    "SetConcurrency", "limits", "PUT /queues/{queue}/concurrency", QUEUE, _LIMIT, renamed={"concurrency": "limit"}
 )
 async def _concurrency(session: Session, given: Given) -> None:
     """Limit the active jobs of all workers."""
@@ -50,7 +50,7 @@ async def _concurrency(session: Session, given: Given) -> None:
         await queue.limits.set_concurrency(given["limit"])
 
 
-@COMMANDS("GetQueueLimits", "limits", QUEUE, Kind.ANY("maxJobs"))
+@COMMANDS("GetQueueLimits", "limits", "", QUEUE, Kind.ANY("maxJobs"))
 async def _limits(session: Session, given: Given) -> Answer:
     """Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit."""
     queue = await session.queue(given)
@@ -101,7 +101,7 @@ def _removes(limit: str) -> Handler:
     return remove
 
 
-@COMMANDS("GetGroupsJobsCount", "groups", QUEUE)
+@COMMANDS("GetGroupsJobsCount", "groups", "", QUEUE)
 async def _all_backlogs(session: Session, given: Given) -> Answer:
     """Count the ready jobs of all groups."""
     queue = await session.queue(given)
@@ -111,6 +111,7 @@ async def _all_backlogs(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "SetGroupRateLimit",
     "groups",
+    "",
     *_GROUP,
     Kind.POSITIVE("max", 1, MAX_COUNT, required=True),
     Kind.POSITIVE("duration", 1, _MAX_MS, required=True),
@@ -131,7 +132,7 @@ def _rate_limit_ttl(info: FairKeyInfo) -> int:
     return left if left > 0 else -2
 
 
-@COMMANDS("RateLimitGroup", "groups", *_GROUP, Kind.POSITIVE("duration", 1, _MAX_MS, required=True))
+@COMMANDS("RateLimitGroup", "groups", "", *_GROUP, Kind.POSITIVE("duration", 1, _MAX_MS, required=True))
 async def _hold(session: Session, given: Given) -> None:
     """Start no job of a group for `duration` ms from now."""
     queue, group = await _queue_and_group(session, given)
@@ -140,12 +141,7 @@ async def _hold(session: Session, given: Given) -> None:
     await link.transport.call(call)
 
 
-@COMMANDS(
-    "SetGroupConcurrency",
-    "groups",
-    *_GROUP,
-    Kind.POSITIVE("concurrency", 1, MAX_COUNT, required=True),
-)
+@COMMANDS("SetGroupConcurrency", "groups", "", *_GROUP, Kind.POSITIVE("concurrency", 1, MAX_COUNT, required=True))
 async def _set_concurrency(session: Session, given: Given) -> None:
     """Limit the active jobs of a group."""
     queue, group = await _queue_and_group(session, given)
@@ -167,7 +163,7 @@ def _pauses(*, paused: bool) -> Handler:
 _KEY: Final = (QUEUE, Field("deduplicationId", required=True, minimum=1, maximum=256))
 
 
-@COMMANDS("GetDeduplicationJobId", "deduplication", *_KEY)
+@COMMANDS("GetDeduplicationJobId", "deduplication", "", *_KEY)
 async def _get(session: Session, given: Given) -> Answer:
     """Return the unfinished job that has a unique key."""
     queue = await session.queue(given)
@@ -177,14 +173,14 @@ async def _get(session: Session, given: Given) -> Answer:
     return {"data": {"jobId": await session.state.ids.on_wire(queue.name, job.id)}}
 
 
-@COMMANDS("RemoveDeduplicationKey", "deduplication", *_KEY)
+@COMMANDS("RemoveDeduplicationKey", "deduplication", "", *_KEY)
 async def _remove(session: Session, given: Given) -> Answer:
     """Remove a unique key; no job is changed."""
     queue = await session.queue(given)
     return {"data": {"count": int(await queue.jobs.remove_deduplication(given["deduplicationId"]))}}
 
 
-@COMMANDS("RemoveJobDeduplicationKey", "deduplication", JOB)
+@COMMANDS("RemoveJobDeduplicationKey", "deduplication", "", JOB)
 async def _remove_of_job(session: Session, given: Given) -> Answer:
     """Remove the unique key of a job."""
     job = await find_job(session, given["id"])
@@ -199,40 +195,43 @@ async def _remove_of_job(session: Session, given: Given) -> Answer:
     return {"data": {"removed": is_owner and await queue.jobs.remove_deduplication(key)}}
 
 
-COMMANDS("RateLimitClear", "limits", QUEUE, summary="Remove the rate limit.", http="DELETE /queues/{queue}/rate-limit")(
+COMMANDS("RateLimitClear", "limits", "DELETE /queues/{queue}/rate-limit", QUEUE, summary="Remove the rate limit.")(
     on_queue(lambda queue: queue.limits.remove_rate_limit())
 )
 COMMANDS(
     "ClearConcurrency",
     "limits",
+    "DELETE /queues/{queue}/concurrency",
     QUEUE,
     summary="Remove the limit of active jobs.",
-    http="DELETE /queues/{queue}/concurrency",
 )(on_queue(lambda queue: queue.limits.set_concurrency(0)))
-COMMANDS("GetGroupJobsCount", "groups", *_GROUP, summary="Count the ready jobs of a group.")(
+COMMANDS("GetGroupJobsCount", "groups", "", *_GROUP, summary="Count the ready jobs of a group.")(
     _shown("count", lambda info: info.backlog)
 )
-COMMANDS("GetGroupActiveCount", "groups", *_GROUP, summary="Count the active jobs of a group.")(
+COMMANDS("GetGroupActiveCount", "groups", "", *_GROUP, summary="Count the active jobs of a group.")(
     _shown("count", lambda info: info.active)
 )
-COMMANDS("GetGroupRateLimit", "groups", *_GROUP, summary="Return the rate limit of a group.")(
+COMMANDS("GetGroupRateLimit", "groups", "", *_GROUP, summary="Return the rate limit of a group.")(
     _shown("limit", _rate_limit_of)
 )
-COMMANDS("RemoveGroupRateLimit", "groups", *_GROUP, summary="Remove the rate limit of a group.")(_removes("rate_limit"))
+COMMANDS("RemoveGroupRateLimit", "groups", "", *_GROUP, summary="Remove the rate limit of a group.")(
+    _removes("rate_limit")
+)
 COMMANDS(
     "GetGroupRateLimitTtl",
     "groups",
+    "",
     *_GROUP,
     summary="Return for how many ms the rate limit holds back the group; -2 = it does not.",
 )(_shown("ttl", _rate_limit_ttl))
-COMMANDS("GetGroupConcurrency", "groups", *_GROUP, summary="Return the limit of active jobs of a group.")(
+COMMANDS("GetGroupConcurrency", "groups", "", *_GROUP, summary="Return the limit of active jobs of a group.")(
     _shown("concurrency", lambda info: info.concurrency)
 )
-COMMANDS("RemoveGroupConcurrency", "groups", *_GROUP, summary="Remove the limit of active jobs.")(
+COMMANDS("RemoveGroupConcurrency", "groups", "", *_GROUP, summary="Remove the limit of active jobs.")(
     _removes("concurrency")
 )
-COMMANDS("PauseGroup", "groups", *_GROUP, summary="Start no more jobs of a group.")(_pauses(paused=True))
-COMMANDS("ResumeGroup", "groups", *_GROUP, summary="Start jobs of a paused group again.")(_pauses(paused=False))
-COMMANDS("IsGroupPaused", "groups", *_GROUP, summary="Return whether a group is paused.")(
+COMMANDS("PauseGroup", "groups", "", *_GROUP, summary="Start no more jobs of a group.")(_pauses(paused=True))
+COMMANDS("ResumeGroup", "groups", "", *_GROUP, summary="Start jobs of a paused group again.")(_pauses(paused=False))
+COMMANDS("IsGroupPaused", "groups", "", *_GROUP, summary="Return whether a group is paused.")(
     _shown("paused", lambda info: info.paused)
 )

@@ -64,7 +64,7 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-@COMMANDS("Stats", "monitoring")
+@COMMANDS("Stats", "monitoring", "")
 async def _stats(session: Session, given: Given) -> Answer:
     """Count the jobs of all queues, and those of this process per second."""
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
@@ -79,11 +79,11 @@ async def _stats(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "Metrics",
     "monitoring",
+    "GET /metrics",
     Kind.ANY("queue"),
     Field("type"),
     Kind.INTEGER("start", -_MOST, _MOST, default=0),
     Kind.INTEGER("end", -_MOST, _MOST, default=-1),
-    http="GET /metrics",
 )
 async def _metrics(session: Session, given: Given) -> Answer:
     """Return the figures of this process, or with `queue` the completed or failed jobs of a queue per minute."""
@@ -115,7 +115,7 @@ async def _metrics_of_queue(session: Session, given: Given) -> Answer:
     return {"data": {"meta": meta, "data": points, "count": len(points)}}
 
 
-@COMMANDS("Prometheus", "monitoring")
+@COMMANDS("Prometheus", "monitoring", "")
 async def _prometheus(session: Session, given: Given) -> Answer:
     """Return the figures in Prometheus' text format."""
     try:
@@ -125,14 +125,14 @@ async def _prometheus(session: Session, given: Given) -> Answer:
     return {"data": {"metrics": await exposition(session)}}
 
 
-@COMMANDS("StorageStatus", "monitoring", http="GET /storage")
+@COMMANDS("StorageStatus", "monitoring", "GET /storage")
 async def _storage(session: Session, given: Given) -> Answer:
     """Ask Valkey whether it answers."""
     await session.state.transport.command("EXISTS", f"{session.state.options.prefix}:gateway:queues")
     return {"data": _STORAGE}
 
 
-@COMMANDS("CompactMemory", "monitoring")
+@COMMANDS("CompactMemory", "monitoring", "")
 async def _compact(session: Session, given: Given) -> None:
     """Do nothing: a gateway keeps no jobs."""
 
@@ -140,7 +140,7 @@ async def _compact(session: Session, given: Given) -> None:
 # -- dashboard -------------------------------------------------------------------------------------------------
 
 
-@COMMANDS("DashboardOverview", "monitoring")
+@COMMANDS("DashboardOverview", "monitoring", "")
 async def _overview(session: Session, given: Given) -> Answer:
     """Return jobs, rates, latencies, workers and cron jobs."""
     figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
@@ -166,7 +166,7 @@ async def _overview(session: Session, given: Given) -> Answer:
     }  # fmt: skip
 
 
-@COMMANDS("DashboardQueues", "monitoring")
+@COMMANDS("DashboardQueues", "monitoring", "")
 async def _dashboard_queues(session: Session, given: Given) -> Answer:
     """Return the jobs of each queue by state."""
     found = await session.state.shared(read_counts)
@@ -177,7 +177,7 @@ async def _dashboard_queues(session: Session, given: Given) -> Answer:
     return {"data": {"queues": queues, "timestamp": _now()}}
 
 
-@COMMANDS("DashboardQueue", "monitoring", QUEUE, http="GET /dashboard/queues/{queue}", is_flat=True)
+@COMMANDS("DashboardQueue", "monitoring", "GET /dashboard/queues/{queue}", QUEUE, is_flat=True)
 async def _dashboard_queue(session: Session, given: Given) -> Answer:
     """Return the figures of a queue, and its first failed jobs."""
     queue = await session.queue(given)

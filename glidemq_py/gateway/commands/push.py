@@ -49,10 +49,10 @@ def _note_policies(session: Session, first: Any) -> None:
 @COMMANDS(
     "PUSH",
     "core",
+    "POST /queues/{queue}/jobs",
     STRICT_QUEUE,
     *JOB_FIELDS,
     checks_job=True,
-    http="POST /queues/{queue}/jobs",
     renamed={"attempts": "maxAttempts"},
     needs_body=True,
 )
@@ -64,9 +64,9 @@ async def _push(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "PUSHB",
     "core",
+    "POST /queues/{queue}/jobs/bulk",
     STRICT_QUEUE,
     Kind.LIST("jobs", required=True),
-    http="POST /queues/{queue}/jobs/bulk",
     wrapped="jobs",
     needs_body=True,
 )

@@ -38,7 +38,7 @@ _READY_AND_DELAYED: Final = (*SOURCES["waiting"], *SOURCES["prioritized"], SOURC
 _COUNT: Final = Kind.INTEGER("count", 0, 2**53)
 
 
-@COMMANDS("Pause", "control", *_QUEUE, http="POST /queues/{queue}/pause")
+@COMMANDS("Pause", "control", "POST /queues/{queue}/pause", *_QUEUE)
 async def _pause(session: Session, given: Given) -> None:
     """Pause the queue for all workers."""
     if given["queue"] == DELIVERIES:
@@ -46,21 +46,21 @@ async def _pause(session: Session, given: Given) -> None:
     await (await session.queue(given)).pause()
 
 
-@COMMANDS("PromoteJobs", "control", *_QUEUE, _COUNT, http="POST /queues/{queue}/promote-jobs")
+@COMMANDS("PromoteJobs", "control", "POST /queues/{queue}/promote-jobs", *_QUEUE, _COUNT)
 async def _promote(session: Session, given: Given) -> Answer:
     """Make delayed jobs ready; all without `count`, none if it is 0."""
     queue, count = await session.queue(given), given["count"]
     return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
 
 
-@COMMANDS("GetCountsPerPriority", "query", *_QUEUE, http="GET /queues/{queue}/priority-counts")
+@COMMANDS("GetCountsPerPriority", "query", "GET /queues/{queue}/priority-counts", *_QUEUE)
 async def _priorities(session: Session, given: Given) -> Answer:
     """Count the ready jobs by priority; those with a `groupId` as 0."""
     queue = await session.queue(given)
     return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
-@COMMANDS("Count", "query", *_QUEUE, http="GET /queues/{queue}/count")
+@COMMANDS("Count", "query", "GET /queues/{queue}/count", *_QUEUE)
 async def _count(session: Session, given: Given) -> Answer:
     """Count the jobs that are not finished."""
     found = await (await session.queue(given)).get_job_counts()
@@ -71,7 +71,7 @@ async def _count(session: Session, given: Given) -> Answer:
     return {"count": sum(unfinished)}
 
 
-@COMMANDS("Obliterate", "control", *_QUEUE, http="POST /queues/{queue}/obliterate")
+@COMMANDS("Obliterate", "control", "POST /queues/{queue}/obliterate", *_QUEUE)
 async def _obliterate(session: Session, given: Given) -> None:
     """Delete the queue with all its jobs and cron jobs."""
     queue = await session.queue(given)
@@ -86,11 +86,11 @@ async def _obliterate(session: Session, given: Given) -> None:
 @COMMANDS(
     "Clean",
     "control",
+    "POST /queues/{queue}/clean",
     *_QUEUE,
     Kind.INTEGER("grace", 0, MAX_DURATION_MS, default=0),
     Field("state"),
     Kind.INTEGER("limit", 0, 1_000_000, default=1_000),
-    http="POST /queues/{queue}/clean",
 )
 async def _clean(session: Session, given: Given) -> Answer:
     """Delete jobs of a state that ended, or else were added, `grace` ms ago; by default ready and delayed ones."""
@@ -127,14 +127,14 @@ async def _delete_old(queue: AnyQueue, sources: Sequence[Source], grace: int, li
     return deleted
 
 
-@COMMANDS("ListQueues", "control", http="GET /queues")
+@COMMANDS("ListQueues", "control", "GET /queues")
 async def _list_queues(session: Session, given: Given) -> Answer:
     """Return the names of the queues."""
     found = await listed_queues(session.state.transport, session.state.options.prefix)
     return {"queues": [wire_name(name) for name in found]}
 
 
-@COMMANDS("TrimEvents", "control", *_QUEUE, Kind.INTEGER("maxLength", 0, 2**53, required=True))
+@COMMANDS("TrimEvents", "control", "", *_QUEUE, Kind.INTEGER("maxLength", 0, 2**53, required=True))
 async def _trim_events(session: Session, given: Given) -> Answer:
     """Delete the oldest events of the queue."""
     queue, removed = await session.queue(given), 0
@@ -148,12 +148,12 @@ async def _trim_events(session: Session, given: Given) -> Answer:
 @COMMANDS(
     "GetJobs",
     "query",
+    "GET /queues/{queue}/jobs/list",
     *_QUEUE,
     Kind.ANY("state"),
     Kind.INTEGER("limit", 0, MOST_LISTED, default=100),
     Kind.INTEGER("offset", 0, MOST_LISTED, default=0),
     Kind.FLAG("asc", default=True),
-    http="GET /queues/{queue}/jobs/list",
     lists={"state": "state", "states": "state", "status": "state"},
 )
 async def _jobs(session: Session, given: Given) -> Answer:
@@ -202,19 +202,19 @@ async def _listed_states(queue: AnyQueue, given: Any) -> list[str]:
     return [*wanted]
 
 
-COMMANDS("Resume", "control", *_QUEUE, summary="Resume the queue.", http="POST /queues/{queue}/resume")(
+COMMANDS("Resume", "control", "POST /queues/{queue}/resume", *_QUEUE, summary="Resume the queue.")(
     on_queue(lambda queue: queue.resume())
 )
-COMMANDS(
-    "IsPaused", "control", *_QUEUE, summary="Return whether the queue is paused.", http="GET /queues/{queue}/paused"
-)(on_queue(lambda queue: queue.is_paused(), "paused"))
+COMMANDS("IsPaused", "control", "GET /queues/{queue}/paused", *_QUEUE, summary="Return whether the queue is paused.")(
+    on_queue(lambda queue: queue.is_paused(), "paused")
+)
 COMMANDS(
     "Drain",
     "control",
+    "POST /queues/{queue}/drain",
     *_QUEUE,
     summary="Delete the waiting, prioritized and delayed jobs.",
-    http="POST /queues/{queue}/drain",
 )(on_queue(lambda queue: queue.drain(delayed=True), "count"))
-COMMANDS("GetJobCounts", "query", *_QUEUE, summary="Count the jobs by state.", http="GET /queues/{queue}/counts")(
+COMMANDS("GetJobCounts", "query", "GET /queues/{queue}/counts", *_QUEUE, summary="Count the jobs by state.")(
     on_queue(read_wire_counts, "counts")
 )

@@ -21,11 +21,11 @@ _FOUND_BY: Final = Kind.ANY("webhookId")
 @COMMANDS(
     "AddWebhook",
     "webhooks",
+    "POST /webhooks",
     Field("url"),
     Kind.TEXTS("events", required=True),
     Field("queue", maximum=256),
     Field("secret"),
-    http="POST /webhooks",
 )
 async def _add(session: Session, given: Given) -> Answer:
     """Post events of a queue, or of all queues, to a URL from now on, signed with the secret."""
@@ -61,7 +61,7 @@ def _queue_of(name: str | None) -> str | None:
     return found
 
 
-@COMMANDS("RemoveWebhook", "webhooks", _FOUND_BY, http="DELETE /webhooks/{webhookId}")
+@COMMANDS("RemoveWebhook", "webhooks", "DELETE /webhooks/{webhookId}", _FOUND_BY)
 async def _remove(session: Session, given: Given) -> Answer:
     """Remove a webhook; it gets no more messages."""
     webhook_id, webhooks = given["webhookId"], session.state.webhooks
@@ -71,7 +71,7 @@ async def _remove(session: Session, given: Given) -> Answer:
     return {"data": {"removed": True}}
 
 
-@COMMANDS("ListWebhooks", "webhooks", http="GET /webhooks")
+@COMMANDS("ListWebhooks", "webhooks", "GET /webhooks")
 async def _list(session: Session, _: Given) -> Answer:
     """Return the webhooks and their figures, without the secrets."""
     found = await session.state.webhooks.registry.all()
@@ -89,11 +89,7 @@ async def _list(session: Session, _: Given) -> Answer:
 
 
 @COMMANDS(
-    "SetWebhookEnabled",
-    "webhooks",
-    Kind.ANY("id"),
-    Kind.FLAG("enabled", required=True),
-    http="PUT /webhooks/{id}/enabled",
+    "SetWebhookEnabled", "webhooks", "PUT /webhooks/{id}/enabled", Kind.ANY("id"), Kind.FLAG("enabled", required=True)
 )
 async def _set_enabled(session: Session, given: Given) -> None:
     """Enable or disable a webhook; it gets the events from its enabling on."""
