@@ -17,7 +17,7 @@ from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.keys import QueueKeys, parse_job_id
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._partitions.link import QueueLink
+from glidemq_py._partitions.link import QueueLink, scan_fields
 from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import (
     SerializationError,
@@ -305,7 +305,7 @@ class Workers(Area):
 
 STALE_MS: Final = 30_000
 """Time without a sign of life after which a worker of a client is stale."""
-_PAGE: Final = "500"
+
 _NUMBERS: Final = (
     "concurrency", "pid", "registeredAt", "lastSeen", "activeJobs", "processedJobs", "failedJobs",
 )  # fmt: skip
@@ -343,13 +343,10 @@ async def has_worker(link: QueueLink) -> bool:
 
 
 async def _has_client_worker(transport: Transport, prefix: str, queue: str) -> bool:
-    since, cursor = time.time_ns() // 1_000_000 - STALE_MS, b"0"
-    while True:
-        cursor, pairs = await transport.command("HSCAN", client_workers_key(prefix), cursor, "COUNT", _PAGE)
-        for text in pairs[1::2]:
-            worker = read_client_worker(text)
-            served = None if worker is None or worker["lastSeen"] < since else worker.get("served")
-            if isinstance(served, list) and queue in served:
-                return True
-        if cursor == b"0":
-            return False
+    since = time.time_ns() // 1_000_000 - STALE_MS
+    async for _, text in scan_fields(transport, client_workers_key(prefix)):
+        worker = read_client_worker(text)
+        served = None if worker is None or worker["lastSeen"] < since else worker.get("served")
+        if isinstance(served, list) and queue in served:
+            return True
+    return False

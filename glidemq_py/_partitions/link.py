@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol
 
@@ -135,6 +135,17 @@ class QueueLink(Generic[TransportT]):
     def not_found(self, job_id: str) -> JobNotFoundError:
         """Return the error for a job that does not exist, which names the queue."""
         return JobNotFoundError(job_id, f"in queue {self.queue_name!r}")
+
+
+async def scan_fields(transport: Transport, key: str) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Yield the fields of a hash with their values; one may come twice if others are added meanwhile."""
+    cursor = b"0"
+    while True:
+        cursor, pairs = await transport.command("HSCAN", key, cursor, "COUNT", "500")
+        for pair in zip(pairs[::2], pairs[1::2], strict=True):
+            yield pair
+        if cursor == b"0":
+            return
 
 
 async def server_time(connection: QueueLink[Any] | JobTransport) -> int:

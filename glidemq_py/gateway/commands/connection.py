@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from glidemq_py._features.remote_control import STALE_MS, client_workers_key, read_client_worker
+from glidemq_py._partitions.link import scan_fields
 from glidemq_py.gateway.names import QueueNameError, engine_name
 from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
@@ -164,20 +165,15 @@ async def list_workers(session: Session) -> tuple[list[dict[str, Any]], dict[str
     """Return the workers of all gateways, and their sums."""
     now, key, transport = _now(), _key(session), session.state.transport
     workers: dict[str, dict[str, Any]] = {}
-    gone: list[str] = []
-    cursor = b"0"
-    while True:
-        cursor, pairs = await transport.command("HSCAN", key, cursor, "COUNT", "500")
-        for worker_id, text in zip(pairs[::2], pairs[1::2], strict=True):
-            found = read_client_worker(text)
-            if found is None or now - found["lastSeen"] > FORGOTTEN_MS:
-                gone.append(worker_id)
-                continue
-            found.pop("served", None)
-            status = "active" if now - found["lastSeen"] <= STALE_MS else "stale"
-            workers[found["id"]] = {**found, "status": status, "uptime": max(0, now - found["registeredAt"])}
-        if cursor == b"0":
-            break
+    gone: list[bytes] = []
+    async for worker_id, text in scan_fields(transport, key):
+        found = read_client_worker(text)
+        if found is None or now - found["lastSeen"] > FORGOTTEN_MS:
+            gone.append(worker_id)
+            continue
+        found.pop("served", None)
+        status = "active" if now - found["lastSeen"] <= STALE_MS else "stale"
+        workers[found["id"]] = {**found, "status": status, "uptime": max(0, now - found["registeredAt"])}
     if gone:
         await transport.command("HDEL", key, *gone)
     listed = sorted(workers.values(), key=lambda worker: (worker["registeredAt"], worker["id"]))

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._features.schedulers.entry import JobScheduler
+from glidemq_py._partitions.link import scan_fields
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_objects import json_value
 from glidemq_py.gateway.names import listed_queues, wire_name
@@ -46,12 +47,9 @@ async def _schedulers(state: GatewayState, queue: str) -> list[JobScheduler]:
 
 async def _queues(state: GatewayState) -> list[str]:
     """Return the queues that may have schedulers; a queue that never had a job is only in the hash."""
-    names, cursor = set(await listed_queues(state.transport, state.options.prefix)), b"0"
-    while True:
-        cursor, pairs = await state.transport.command("HSCAN", _key(state), cursor, "COUNT", "1000")
-        names |= {queue.decode("utf-8", "replace") for queue in pairs[1::2]}
-        if cursor == b"0":
-            return sorted(names)
+    names = set(await listed_queues(state.transport, state.options.prefix))
+    found = {each.decode("utf-8", "replace") async for _, each in scan_fields(state.transport, _key(state))}
+    return sorted(names | found)
 
 
 async def read_schedulers(state: GatewayState) -> list[tuple[str, JobScheduler]]:
