@@ -438,6 +438,13 @@ def check_option(kind: type[CheckedOptions], name: str, shown: str, value: objec
         found[0](shown, value)
 
 
+def describe_option(kind: type[CheckedOptions], name: str) -> str:
+    """Return what the docstring of the class ``kind`` says about an option, as help of a command: on one line."""
+    described = dict(_DESCRIBED.findall(inspect.getdoc(kind) or ""))
+    text = " ".join(described.get(name, "").split()).rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
 def parse_nested(option: str, value: object, kind: type[T], shapes: str = "") -> T:
     """Return an instance of the option class ``kind``, given an instance or a mapping of its fields.
 

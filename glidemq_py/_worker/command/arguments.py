@@ -13,23 +13,28 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Final, Literal, get_args
 
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._core import __version__
+from glidemq_py._core.checks import CheckedOptions, check_int, check_option, describe_option
 from glidemq_py._core.command_line import PROGRAM, ArgumentParser, RedactedArgumentError, parse_duration
-from glidemq_py._core.keys import validate_prefix, validate_queue_name
+from glidemq_py._core.keys import validate_queue_name
 from glidemq_py._core.logs import escape_control, format_traceback, indent, keep_only_records, show_id
+from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._features.many_queues import MAX_WEIGHT, parse_queues
 from glidemq_py._job.current import label_log_records
-from glidemq_py._worker.options import MAX_CONCURRENCY
+from glidemq_py._worker.options import WorkerOptions
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 
 class TargetError(GlideMQError):
     """TARGET cannot be imported, or contains no worker."""
 
+
+LogFormat = Literal["text", "json"]
 
 _MAX_PROCESSES: Final = 1_024
 _MAX_PORT: Final = 65_535
@@ -57,40 +62,6 @@ _VERBS: Final = """
 Workers that run: glidemq worker ls, ping, inspect, quiet, resume or resize; see glidemq workers --help."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerArguments:
-    """The parsed command line. Times are milliseconds, sizes are bytes, None means "not given"."""
-
-    target: str | None = None
-    queue: str | list[str] | dict[str, int] | None = None
-    """One name; of several --queue, their list, or a mapping to the weights."""
-    concurrency: int | None = None
-    processes: int | None = None
-    url: str | None = field(default=None, repr=False)
-    prefix: str | None = None
-    log_level: int | None = None
-    log_format: LogFormat | None = None
-    max_jobs: int | None = None
-    max_memory: int | None = None
-    shutdown_timeout: int | None = None
-    metrics_port: int | None = None
-    metrics_names: int = 0
-    """Maximum number of job names per queue in the metrics."""
-    reload: bool = False
-    reload_dir: list[str] = field(default_factory=list[str])
-    """Folders whose files are watched; empty: the current one."""
-    check: bool = False
-    line: int | None = None
-    """File descriptor of the connection to the supervisor, if this process is one of its children."""
-    slot: int = 0
-    """Index of this child, from 0."""
-
-    @property
-    def supervised(self) -> bool:
-        """True if workers run in child processes, which a supervisor restarts."""
-        return self.reload or self.processes is not None or self.max_jobs is not None or self.max_memory is not None
-
-
 def parse_size(text: str) -> int:
     """Return the bytes of "300000000", "512K", "300M" or "1.5G" (powers of 1024; an "iB" or "B" may follow)."""
     found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([KMG]?)(?:I?B)?", text.strip().upper())
@@ -100,33 +71,35 @@ def parse_size(text: str) -> int:
     return size
 
 
-def _whole(minimum: int, maximum: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text) if re.fullmatch(r"\d{1,18}", text) else -1
-        if not minimum <= value <= maximum:
-            raise argparse.ArgumentTypeError(f"{text!r}: must be an integer from {minimum} to {maximum}")
+def _integer(text: str) -> int:
+    """Return the number of digits, -1 of any other text, which no option allows."""
+    return int(text) if re.fullmatch(r"\d{1,18}", text) else -1
+
+
+def _checked(check: Callable[[Any], object], read: Callable[[str], Any] = str) -> Callable[[str], Any]:
+    """Return a reader in the form of argparse: it returns the value, or raises an error that argparse shows."""
+
+    def parse(text: str) -> Any:
+        value = read(text)
+        try:
+            check(value)
+        except GlideMQValidationError as error:
+            if read is str:
+                raise RedactedArgumentError(error.problem) from None
+            raise argparse.ArgumentTypeError(f"{text!r}: {error.problem}") from None
         return value
 
     return parse
+
+
+def _whole(minimum: int, maximum: int) -> Callable[[str], int]:
+    return _checked(lambda value: check_int("", value, minimum, maximum), _integer)
 
 
 def _level(text: str) -> int:
     if text.upper() not in _LEVELS:
         raise argparse.ArgumentTypeError(f"{text!r}: must be one of {', '.join(_LEVELS).lower()}")
     return logging.getLevelNamesMapping()[text.upper()]
-
-
-def _checked(check: Callable[[str], object]) -> Callable[[str], str]:
-    """Return a validator in the form of argparse: it returns the text, or raises an error that argparse shows."""
-
-    def parse(text: str) -> str:
-        try:
-            check(text)
-        except GlideMQValidationError as error:
-            raise RedactedArgumentError(error.problem) from None
-        return text
-
-    return parse
 
 
 def _folder(text: str) -> str:
@@ -154,49 +127,92 @@ def _queues(given: Sequence[str]) -> str | list[str] | dict[str, int]:
     return names[0] if len(names) == 1 else names
 
 
+def _flag(
+    text: str, read: Callable[[str], Any] | None = None, metavar: str | None = None, default: Any = None,
+    *, repr: bool = True, **given: Any,
+) -> Any:  # fmt: skip
+    """Return a field of `WorkerArguments` that is given on the command line: its help, and what argparse gets."""
+    metadata = {"help": text, "type": read, "metavar": metavar, **given}
+    if default == []:
+        return field(default_factory=list[str], metadata=metadata)
+    return field(default=default, metadata=metadata, repr=repr)
+
+
+def _option(kind: type[CheckedOptions], name: str, metavar: str, read: Callable[[str], Any] = str) -> Any:
+    """Return the same for an option of a class, which describes it and checks its values."""
+    return _flag(describe_option(kind, name), _checked(partial(check_option, kind, name, name), read), metavar)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerArguments:
+    """The command line: each field is an option, with its help. Times are ms, sizes bytes, None means "not given"."""
+
+    target: str | None = _flag("MODULE:NAME, such as tasks:worker", metavar="TARGET", nargs="?")
+    queue: str | list[str] | dict[str, int] | None = _flag(
+        "queue, if TARGET is a function; repeated: several, in strict order, or shared by weight",
+        _checked(_check_queue), "NAME[:WEIGHT]", action="append",
+    )  # fmt: skip
+    """One name; of several --queue, their list, or a mapping to the weights."""
+    concurrency: int | None = _option(WorkerOptions, "concurrency", "N", _integer)
+    processes: int | None = _flag(
+        "run N child processes and restart those that crash; default: run in this process",
+        _whole(1, _MAX_PROCESSES), "N",
+    )  # fmt: skip
+    url: str | None = _flag(
+        "URL of the server; if it has a password, use GLIDEMQ_URL: command lines are visible",
+        _checked(ConnectionOptions.from_url), "URL", repr=False,
+    )  # fmt: skip
+    prefix: str | None = _option(QueueOptions, "prefix", "TEXT")
+    log_level: int | None = _flag(f"one of {', '.join(_LEVELS).lower()}; default info", _level, "LEVEL")
+    log_format: LogFormat | None = _flag(
+        "text (the default), or json: one object per line", choices=get_args(LogFormat)
+    )
+    max_jobs: int | None = _flag("recycle a process after N attempts", _whole(1, 10**15), "N")
+    max_memory: int | None = _flag(
+        "recycle a process when its resident memory reaches SIZE, such as 512M", parse_size, "SIZE"
+    )
+    shutdown_timeout: int | None = _flag(
+        "release jobs that still run TIME (such as 30s) after the first signal; default: wait", parse_duration, "TIME"
+    )
+    metrics_port: int | None = _flag(
+        "serve Prometheus metrics on PORT; the Nth of several processes uses PORT + N - 1",
+        _whole(1, _MAX_PORT), "PORT",
+    )  # fmt: skip
+    metrics_names: int = _flag(
+        "label metrics of jobs with their name, for at most N names per queue", _whole(0, _MAX_NAMES), "N", default=0
+    )
+    reload: bool = _flag(
+        "for development: restart the workers when a Python file in the current directory changes; jobs that still run "
+        "after --shutdown-timeout, default 3s, are released", action="store_true", default=False,
+    )  # fmt: skip
+    reload_dir: list[str] = _flag(
+        "watch DIR instead of the current directory; may be repeated", _folder, "DIR", action="append", default=[]
+    )
+    check: bool = _flag(
+        "run no worker: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive and had a "
+        "reply from the server in the last 30 s, else 1", action="store_true", default=False,
+    )  # fmt: skip
+    slot: int = _flag(argparse.SUPPRESS, _whole(0, _MAX_PROCESSES), default=0)
+    """Index of this child, from 0."""
+    line: int | None = _flag(argparse.SUPPRESS, _whole(0, 1 << 20))
+    """File descriptor of the connection to the supervisor, if this process is one of its children."""
+
+    @property
+    def supervised(self) -> bool:
+        """True if workers run in child processes, which a supervisor restarts."""
+        return self.reload or self.processes is not None or self.max_jobs is not None or self.max_memory is not None
+
+
 def _parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="python -m glidemq_py.worker", description=_DESCRIPTION,
         epilog=_EPILOG + (_VERBS if PROGRAM.get() else ""),
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
     )  # fmt: skip
-    option = parser.add_argument
-    parser.add_argument("target", nargs="?", metavar="TARGET", help="MODULE:NAME, such as tasks:worker")
-    option("--queue", action="append", type=_checked(_check_queue), metavar="NAME[:WEIGHT]",
-           help="queue, if TARGET is a function; repeated: several, in strict order, or shared by weight")  # fmt: skip
-    option(
-        "--concurrency",
-        type=_whole(1, MAX_CONCURRENCY),
-        metavar="N",
-        help="maximum number of jobs at the same time per worker",
-    )
-    option("--processes", type=_whole(1, _MAX_PROCESSES), metavar="N",
-           help="run N child processes and restart those that crash; default: run in this process")  # fmt: skip
-    option("--url", type=_checked(ConnectionOptions.from_url), metavar="URL",
-           help="URL of the server; if it has a password, use GLIDEMQ_URL: command lines are visible")  # fmt: skip
-    option("--prefix", type=_checked(validate_prefix), metavar="TEXT", help="first part of every key")
-    option("--log-level", type=_level, metavar="LEVEL", help=f"one of {', '.join(_LEVELS).lower()}; default info")
-    option("--log-format", choices=("text", "json"), help="text (the default), or json: one object per line")
-    option("--max-jobs", type=_whole(1, 10**15), metavar="N",
-           help="recycle a process after N attempts")  # fmt: skip
-    option("--max-memory", type=parse_size, metavar="SIZE",
-           help="recycle a process when its resident memory reaches SIZE, such as 512M")  # fmt: skip
-    option("--shutdown-timeout", type=parse_duration, metavar="TIME",
-           help="release jobs that still run TIME (such as 30s) after the first signal; default: wait")  # fmt: skip
-    option("--metrics-port", type=_whole(1, _MAX_PORT), metavar="PORT",
-           help="serve Prometheus metrics on PORT; the Nth of several processes uses PORT + N - 1")  # fmt: skip
-    option("--metrics-names", type=_whole(0, _MAX_NAMES), metavar="N", default=0,
-           help="label metrics of jobs with their name, for at most N names per queue")  # fmt: skip
-    option("--reload", action="store_true",
-           help="for development: restart the workers when a Python file in the current directory changes; jobs that "
-           "still run after --shutdown-timeout, default 3s, are released")  # fmt: skip
-    option("--reload-dir", action="append", default=[], type=_folder, metavar="DIR",
-           help="watch DIR instead of the current directory; may be repeated")  # fmt: skip
-    option("--check", action="store_true",
-           help="run no worker: exit 0 if a worker of the queue (--queue, or those of TARGET) on this host is alive "
-           "and had a reply from the server in the last 30 s, else 1")  # fmt: skip
-    option("--slot", type=_whole(0, _MAX_PROCESSES), default=0, help=argparse.SUPPRESS)
-    option("--line", type=_whole(0, 1 << 20), help=argparse.SUPPRESS)
+    for each in fields(WorkerArguments):
+        given = {name: value for name, value in each.metadata.items() if value is not None}
+        name = each.name if "nargs" in given else f"--{each.name.replace('_', '-')}"
+        parser.add_argument(name, **given)
     parser.add_argument("--version", action="version", version=f"glidemq_py {__version__}")
     return parser
 
@@ -204,8 +220,8 @@ def _parser() -> ArgumentParser:
 def read_arguments(argv: Sequence[str]) -> WorkerArguments:
     """Parse the command line. If it is invalid, exit with code 2 and a message."""
     parser = _parser()
-    parsed = vars(parser.parse_args(argv))
-    if parsed["queue"] is not None:
+    parsed = {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not None}
+    if "queue" in parsed:
         try:
             parsed["queue"] = _queues(parsed["queue"])
         except GlideMQValidationError as error:
@@ -219,8 +235,6 @@ def read_arguments(argv: Sequence[str]) -> WorkerArguments:
         parser.error(f"--metrics-port {given.metrics_port}: too high for {given.processes} processes")
     return given
 
-
-LogFormat = Literal["text", "json"]
 
 _FORMAT: Final = "%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(job)s%(message)s"
 _STANDARD: Final = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "job", "report", "taskName"})
