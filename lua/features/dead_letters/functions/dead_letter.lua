@@ -31,14 +31,15 @@ local function setting_of(q, subscription)
 end
 
 local function read_setting(q, subscription)
-  local name, on = setting_of(q, subscription)
-  return { name = name, on = ',' .. on .. ',' }
+  local known = {}
+  known.name, known.on = setting_of(q, subscription)
+  return known
 end
 
 -- Return the dead-letter queue for failures of that kind. Read once per call, and only if a job fails finally.
 local function queue_for(q, kind, subscription)
   local known = G.once(q, 'dead_letters', read_setting, subscription)
-  if known.name and string.find(known.on, ',' .. kind .. ',', 1, true) then return known.name end
+  if known.name and string.find(',' .. known.on .. ',', ',' .. kind .. ',', 1, true) then return known.name end
   return nil
 end
 

@@ -46,9 +46,6 @@ S.read = function(q, r)
   return w, S.state(q, w, r.query, r.batch)
 end
 
--- id: of the job or the attempt, or the ballot, that explains the state.
-S.reply = function(state, id) return { state = state, id = id or '' } end
-
 S.ballot = function(w) return redis.call('HGET', w.manifest, 'ballot') or '' end
 
 S.number_of = function(ballot) return G.count_of(string.match(ballot, '^%d+')) end

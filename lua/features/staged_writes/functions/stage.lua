@@ -56,20 +56,22 @@ local function admission(q, w, r, state)
   return state
 end
 
+local function reply(state, id) return { state = state, id = id or '' } end
+
 G.export('write_stage', {}, function(q, r)
   local w, state = S.read(q, r)
   local attempt, seq, ttl = r.attempt, r.seq, r.ttl
   state = admission(q, w, r, state)
-  if state ~= 'open' then return S.reply(state) end
+  if state ~= 'open' then return reply(state) end
   local list = S.list(w, attempt)
   local length = redis.call('LLEN', list)
-  if length > seq then return S.reply('open') end
-  if length < seq then return S.reply('lost') end
+  if length > seq then return reply('open') end
+  if length < seq then return reply('lost') end
   local id = r.unique == 1 and existing_job(q, r.jobs)
-  if id then return S.reply('duplicate', id) end
+  if id then return reply('duplicate', id) end
   redis.call('RPUSH', list, r.jobs)
   redis.call('PEXPIRE', list, ttl)
   if seq == 0 then redis.call('SADD', w.tried, attempt) end
   S.touch(q, w, ttl)
-  return S.reply('open')
+  return reply('open')
 end)

@@ -61,17 +61,19 @@ local function objection(q, w, r)
   return nil
 end
 
+local function reply(state, id) return { state = state, id = id or '' } end
+
 G.export('write_commit', { 'allow-oom' }, function(q, r)
   local w, winners, first, total = S.write(q, r.write), r.winners, r.first, r.total
   local problem, present = objection(q, w, r)
-  if problem then return S.reply(problem, present) end
+  if problem then return reply(problem, present) end
   if r.last_commit >= 0 and r.last_commit ~= S.last_commit(q) then
-    return S.reply('changed')
+    return reply('changed')
   end
   for i = 1, #winners do
     local attempt = winners[i][WINNER.attempt]
     if redis.call('LLEN', S.list(w, attempt)) ~= winners[i][WINNER.pieces] then
-      return S.reply('lost', attempt)
+      return reply('lost', attempt)
     end
   end
   for i = 1, #winners do
@@ -83,10 +85,10 @@ G.export('write_commit', { 'allow-oom' }, function(q, r)
   S.expire(w, S.KEEP)
   if first + #winners < total then
     S.touch(q, w)
-    return S.reply('open')
+    return reply('open')
   end
-  if redis.call('ZCARD', w.won) ~= total then return S.reply('lost') end
-  return S.reply(decide(q, w, r))
+  if redis.call('ZCARD', w.won) ~= total then return reply('lost') end
+  return reply(decide(q, w, r))
 end)
 
 
