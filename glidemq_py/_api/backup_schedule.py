@@ -125,7 +125,7 @@ class BackupSchedule(BackgroundService):
 
 class _BackupTask(PeriodicTask):
     def __init__(self, schedule: BackupSchedule, queue: Queue[Any, Any], every: float) -> None:
-        super().__init__("backup", queue=queue.name, what="back up the queue", every=every)
+        super().__init__("backup", queue.name, "back up the queue", every)
         self._schedule = schedule
         self._of = queue
 

@@ -213,20 +213,16 @@ class PeriodicTask(BackgroundTask):
     Args:
         name: part of the task's name.
         queue: name of the queue, for the task's name and the log.
-        label: the queue as the log names it; None = its name.
         what: the work as an infinitive, such as "repair ordering groups", for the log.
         every: interval between calls, seconds.
         at_once: make the first call immediately, instead of after one interval.
     """
 
     _link: Any = None
-    """The queue (QueueLink); subclasses set it."""
 
-    def __init__(
-        self, name: str, *, queue: str, what: str, every: float, at_once: bool = True, label: str | None = None
-    ) -> None:
+    def __init__(self, name: str, queue: str, what: str, every: float, *, at_once: bool = True) -> None:
         super().__init__(f"{name}-{queue}")
-        self._label = repr(queue) if label is None else label
+        self._label = repr(queue)
         self._what = what
         self._every = every
         self._pause = 0.0 if at_once else every
@@ -259,6 +255,22 @@ class PeriodicTask(BackgroundTask):
 
     def _jittered(self) -> float:
         return self._pause * random.uniform(0.9, 1.1)
+
+
+class QueueTask(PeriodicTask):
+    """A periodic task on a queue that is connected.
+
+    Args:
+        name: part of the task's name.
+        link: the queue (QueueLink).
+        what: the work as an infinitive, for the log.
+        every: interval between calls, seconds.
+        at_once: make the first call immediately, instead of after one interval.
+    """
+
+    def __init__(self, name: str, link: Any, what: str, every: float, *, at_once: bool = True) -> None:
+        super().__init__(name, link.keys.name, what, every, at_once=at_once)
+        self._link, self._label = link, link.label
 
 
 class BackgroundService:

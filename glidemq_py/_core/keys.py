@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import zlib
 from binascii import crc_hqx
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -233,6 +235,28 @@ def split_member(member: str) -> tuple[str, str]:
     return base, job_id
 
 
+def exact_text(name: str | bytes) -> str:
+    """Return the text of a key or a member of one; bytes that are no UTF-8 are kept."""
+    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def issued_number(job_id: str) -> int:
+    """Return the number of an id that the counter of a queue may have issued, else 0."""
+    issued = len(job_id) <= _ISSUED_DIGITS and job_id.isascii() and job_id.isdigit() and job_id[0] != "0"
+    return int(job_id) if issued else 0
+
+
+def group_members(members: Iterable[str]) -> dict[str, list[str]]:
+    """Return the job ids of members by key base; texts that are no members are left out."""
+    found: dict[str, list[str]] = {}
+    for member in members:
+        with suppress(ValueError):
+            base, job_id = split_member(member)
+            found.setdefault(base, []).append(job_id)
+    return found
+
+
+_ISSUED_DIGITS: Final = 14
 NAME_LENGTH: Final = 256
 """Maximum length of a queue name, prefix or job id, in UTF-16 code units."""
 JOB_NAME_LENGTH: Final = 1024

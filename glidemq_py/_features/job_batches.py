@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from glidemq_py._core.calls import Argument, call
 from glidemq_py._core.calls.adding import Row
-from glidemq_py._core.keys import split_member
+from glidemq_py._core.keys import exact_text, split_member
 from glidemq_py._features.flows.references import shown_ref
 from glidemq_py._partitions.link import QueueLink
 
@@ -125,7 +125,7 @@ async def batch_ref_of(link: QueueLink[Any], job_id: str) -> BatchRef | None:
     if value is None:
         return None
     try:
-        base, batch = split_member(value.decode("utf-8", "surrogateescape"))
+        base, batch = split_member(exact_text(value))
     except ValueError:
         return None
     return BatchRef(*await shown_ref(link, base[:-1].rpartition(":{")[2], batch))

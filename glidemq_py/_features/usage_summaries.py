@@ -11,7 +11,14 @@ from typing import Final
 
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.keys import QueueKeys, parse_job_id, split_member, usage_registry_key, validate_queue_name
+from glidemq_py._core.keys import (
+    QueueKeys,
+    exact_text,
+    group_members,
+    parse_job_id,
+    usage_registry_key,
+    validate_queue_name,
+)
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds, epoch_ms, to_instant, to_ms
 from glidemq_py._features.queue_list import scan_members
@@ -48,11 +55,6 @@ _STORED: Final = tuple(f"usage:{name}" for name in USAGE_FIELDS)
 _EXACT: Final = "surrogateescape"
 
 
-def decode_name(value: bytes) -> str:
-    """Decode a name or value that the server stores, which may be any bytes."""
-    return value.decode("utf-8", _EXACT)
-
-
 # -- flows ------------------------------------------------------------------------------------------------------
 
 
@@ -74,16 +76,9 @@ async def flow_usage(link: QueueLink, parent_id: str) -> FlowUsage:
     sums = _Sums()
     sums.add_jobs(await usages_of(link.transport, link.keys.meta, [parent_id]))
     async for members in scan_members(link.transport, link.keys.deps(parent_id), _EXACT):
-        by_meta: dict[str, list[str]] = {}
-        for member in members:
-            try:
-                base, job_id = split_member(member)
-            except ValueError:
-                continue
-            by_meta.setdefault(f"{base}:meta", []).append(job_id)
-        for meta, ids in by_meta.items():
-            sums.add_jobs(await usages_of(link.transport, meta, ids))
-    return sums.of_flow()
+        for base, ids in group_members(members).items():
+            sums.add_jobs(await usages_of(link.transport, f"{base}:meta", ids))
+    return FlowUsage(**vars(sums))
 
 
 async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) -> FlowUsage:
@@ -91,59 +86,39 @@ async def sum_usage(transport: Transport, by_meta: Mapping[str, Sequence[str]]) 
     sums = _Sums()
     for meta, ids in by_meta.items():
         sums.add_jobs(await usages_of(transport, meta, ids))
-    return sums.of_flow()
+    return FlowUsage(**vars(sums))
 
 
 class _Sums:
-    """Running totals."""
+    """Running totals, named as in `UsageSums`."""
 
     def __init__(self) -> None:
-        self.jobs = 0
+        self.job_count = 0
         self.tokens: dict[str, float] = {}
         self.costs: dict[str, float] = {}
         self.models: dict[str, int] = {}
         self.total_tokens: float = 0
         self.total_cost: float = 0
-        self.unit: str | None = None
-
-    def of_flow(self) -> FlowUsage:
-        return FlowUsage(
-            job_count=self.jobs, tokens=self.tokens, total_tokens=self.total_tokens, costs=self.costs,
-            total_cost=self.total_cost, cost_unit=self.unit, models=self.models,
-        )  # fmt: skip
+        self.cost_unit: str | None = None
 
     def add_jobs(self, usages: Iterable[JobUsage | None]) -> None:
         for usage in usages:
             if usage is not None:
-                models = {} if usage.model is None else {usage.model: 1}
-                self._add(1, usage.total_tokens, usage.total_cost, usage.cost_unit, usage.tokens, usage.costs, models)
+                self._add(usage, 1, {} if usage.model is None else {usage.model: 1})
+                self.cost_unit = usage.cost_unit or self.cost_unit
 
     def add(self, sums: MinuteSums) -> None:
-        self._add(
-            sums.jobs, sums.total_tokens, sums.total_cost, sums.unit or None, sums.tokens, sums.costs, sums.models
-        )
+        self._add(sums, sums.jobs, sums.models)
+        self.cost_unit = sums.unit or self.cost_unit
 
-    def _add(
-        self,
-        jobs: int,
-        total_tokens: float,
-        total_cost: float,
-        unit: str | None,
-        tokens: Mapping[str, float],
-        costs: Mapping[str, float],
-        models: Mapping[str, int],
-    ) -> None:
-        self.jobs += jobs
-        self.total_tokens += total_tokens
-        self.total_cost += total_cost
-        self.unit = unit or self.unit
-        add_amounts(self.tokens, tokens)
-        add_amounts(self.costs, costs)
+    def _add(self, amounts: JobUsage | MinuteSums, jobs: int, models: Mapping[str, int]) -> None:
+        self.job_count += jobs
+        self.total_tokens += amounts.total_tokens
+        self.total_cost += amounts.total_cost
+        add_amounts(self.tokens, amounts.tokens)
+        add_amounts(self.costs, amounts.costs)
         for name, count in models.items():
             self.models[name] = self.models.get(name, 0) + int(count)
-
-
-# -- queues over a time range -----------------------------------------------------------------------------------
 
 
 async def summarize_usage(
@@ -177,16 +152,11 @@ async def summarize_usage(
         sums = _Sums()
         for part in parts:
             await _add_minutes(transport, QueueKeys(prefix, part).meta, begin, minutes, (sums, total))
-        if sums.jobs:
-            per_queue[name] = QueueUsage(
-                job_count=sums.jobs, tokens=sums.tokens, total_tokens=sums.total_tokens, costs=sums.costs,
-                total_cost=sums.total_cost, cost_unit=sums.unit, models=sums.models,
-            )  # fmt: skip
+        if sums.job_count:
+            per_queue[name] = QueueUsage(**vars(sums))
     return UsageSummary(
-        start_time=first, end_time=last, queues=tuple(sorted(found)), job_count=total.jobs, tokens=total.tokens,
-        total_tokens=total.total_tokens, costs=total.costs, total_cost=total.total_cost, cost_unit=total.unit,
-        models=total.models, per_queue=per_queue,
-    )  # fmt: skip
+        start_time=first, end_time=last, queues=tuple(sorted(found)), per_queue=per_queue, **vars(total)
+    )
 
 
 async def _add_minutes(transport: Transport, meta: str, begin: int, minutes: int, sums: Iterable[_Sums]) -> None:
@@ -223,7 +193,7 @@ async def _flow_budget(link: QueueLink, job_id: str) -> FlowBudget | None:
         fields = await link.command("HGETALL", key.decode()) if key else None
     if not fields:
         return None
-    return read_budget({decode_name(name): decode_name(value) for name, value in fields.items()})
+    return read_budget({exact_text(name): exact_text(value) for name, value in fields.items()})
 
 
 @known_methods

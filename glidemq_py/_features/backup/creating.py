@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from glidemq_py._client.runtime import Runtime
 from glidemq_py._core.calls import pack
+from glidemq_py._core.keys import exact_text, issued_number
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.backup import manifest as calls
 from glidemq_py._features.backup.manifest import (
@@ -22,7 +23,7 @@ from glidemq_py._features.backup.manifest import (
     parse_manifest,
     time_of,
 )
-from glidemq_py._features.backup.records import READ_LAST, RecordReader, is_backed_up, text_of
+from glidemq_py._features.backup.records import READ_LAST, RecordReader, is_backed_up
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import BackupError
@@ -40,8 +41,6 @@ INCOMPLETE_MS: Final = 24 * 60 * 60 * 1000
 ROUNDING_S: Final = 1e-6
 """Two readings of the time of the same interruption differ by less."""
 SCANS: Final = 5
-
-_ID_DIGITS: Final = 14
 
 
 class _Throttle:
@@ -147,7 +146,7 @@ class _Reading:
     async def _batches(self) -> AsyncIterator[list[str]]:
         stem = self._stem
         async for keys in self._link.transport.scan(f"{stem}*"):
-            names = [text_of(key) for key in keys]
+            names = [exact_text(key) for key in keys]
             yield [name[len(stem) :] for name in names if name.startswith(stem)]
 
     def _sort(self, suffix: str) -> None:
@@ -155,8 +154,7 @@ class _Reading:
             job_id = suffix[4:]
             if ":" not in job_id:
                 self._jobs.append(job_id)
-                if len(job_id) <= _ID_DIGITS and job_id.isascii() and job_id.isdigit() and job_id[0] != "0":
-                    self.last_id = max(self.last_id, int(job_id))
+                self.last_id = max(self.last_id, issued_number(job_id))
         elif READ_LAST.fullmatch(suffix):
             self._last.append(suffix)
         elif is_backed_up(suffix):
@@ -178,7 +176,7 @@ class _Reading:
             batch = suffixes[:KEYS_PER_CALL]
             reply = await self._link.call(calls.backup_keys, batch, cursor)
             await self._parts.add("keys", reply.rows)
-            found.update(text_of(key) for key, *_ in reply.rows)
+            found.update(exact_text(key) for key, *_ in reply.rows)
             self._missing.update(each for each in batch[: reply.taken] if each not in found)
             suffixes, cursor = suffixes[reply.taken :], reply.cursor
             await self._throttle.used(reply.used)
@@ -226,7 +224,7 @@ async def _read(link: QueueLink, parts: _Parts, throttle: _Throttle, backup: str
     await reading.run()
     await parts.flush()
     ended = await link.call(calls.backup_facts)
-    counter = text_of(await link.command("GET", keys.id) or b"")
+    counter = exact_text(await link.command("GET", keys.id) or b"")
     last_id = max(reading.last_id, int(counter) if counter.isascii() and counter.isdigit() else 0)
     return BackupInfo(
         id=backup, queue=keys.name, prefix=keys.prefix, started=started, ended=ended.now, jobs=reading.jobs,

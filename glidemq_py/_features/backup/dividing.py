@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from glidemq_py._core.calls import pack
 from glidemq_py._core.job_options import read_stored_options
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, exact_text
 from glidemq_py._features.backup.manifest import (
     LARGE,
     BackedUpJob,
@@ -28,7 +28,7 @@ from glidemq_py._features.backup.manifest import (
     chunks,
     number_of,
 )
-from glidemq_py._features.backup.records import BATCH, BATCH_JOBS, text_of
+from glidemq_py._features.backup.records import BATCH, BATCH_JOBS, flat_of, pairs_of
 from glidemq_py._partitions.layout import partition_of_key
 from glidemq_py.errors import BackupError
 
@@ -45,7 +45,7 @@ _EVENTS: Final = (b"complete", b"success", b"failure")
 
 def unfinished_jobs(key: BackedUpKey) -> list[bytes]:
     """Return the jobs that have not ended, of a key that starts with `BATCH_JOBS`."""
-    return [job for job, state in zip(key.content[::2], key.content[1::2], strict=True) if state == _PENDING]
+    return [job for job, state in pairs_of(key.content).items() if state == _PENDING]
 
 
 class RestoredBatches:
@@ -68,7 +68,7 @@ class RestoredBatches:
         """Note the key if it is one of a batch. Return True if it must be written later, as one of `rows`."""
         if key.suffix.startswith(BATCH_JOBS):
             # A page of many jobs may repeat some of another page.
-            self._states[key.suffix[len(BATCH_JOBS) :]].update(zip(key.content[::2], key.content[1::2], strict=True))
+            self._states[key.suffix[len(BATCH_JOBS) :]].update(pairs_of(key.content))
         if not key.suffix.startswith(BATCH):
             return False
         self._batches.append(key)
@@ -85,7 +85,7 @@ class RestoredBatches:
         unfinished: list[bytes] = []
         for key in self._batches:
             batch = key.suffix[len(BATCH) :]
-            fields = dict(zip(key.content[::2], key.content[1::2], strict=True))
+            fields = pairs_of(key.content)
             states = Counter(self._states[batch].values())
             fields.update({field: b"%d" % states[state] for field, state in _COUNTS.items()})
             for event in _EVENTS:
@@ -94,11 +94,11 @@ class RestoredBatches:
             is_open = b"closed" not in fields or b"completeAt" not in fields
             if is_open and b"closed" in fields:
                 del fields[b"closed"]
-                to_close.append(text_of(batch))
+                to_close.append(exact_text(batch))
             is_finished = not is_open and not states[_PENDING]
             if not is_finished:
                 unfinished += batch, b"0"
-            content = [text for pair in fields.items() for text in pair]
+            content = flat_of(fields)
             rows.append(RestoredKey(key.suffix, key.kind, key.ttl if is_finished else _NO_TTL, content, 1))
         if unfinished:  # in addition to those that the backup has
             rows.append(RestoredKey(_UNFINISHED, b"zset", _NO_TTL, unfinished, 0))
@@ -110,7 +110,7 @@ class RestoredBatches:
         return (
             added.isdigit()
             and int(added) >= self._started
-            and text_of(fields.get(b"stem", batch) + b"-" + event) not in jobs
+            and exact_text(fields.get(b"stem", batch) + b"-" + event) not in jobs
         )
 
 
@@ -194,7 +194,7 @@ class _Dividing:
         return chunks(self._folder / part.name, self._info.id)
 
     def _part(self, key: bytes | str) -> int:
-        return partition_of_key(text_of(key), len(self._targets))
+        return partition_of_key(exact_text(key), len(self._targets))
 
     # -- the partition and the id of each job -------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class _Dividing:
                 self._check_owner(LARGE, job_id, number)
                 self._places[number][job_id] = self._part(job_id if key is None else key), job_id
         if related:
-            shown = ", ".join(repr(text_of(each)) for each in related[:3])
+            shown = ", ".join(repr(exact_text(each)) for each in related[:3])
             raise BackupError(
                 f"backup {self._info.id!r}: {len(related):,} unfinished jobs ({shown}{', ...' if related[3:] else ''}) "
                 "have a parent, children, dependencies, a batch or a budget, which are not kept with another number of "
@@ -229,17 +229,17 @@ class _Dividing:
             for kind, rows in self._chunks(part):
                 for row in rows:
                     if kind == b"jobs":
-                        yield row.id, _pairs(row.fields)
+                        yield row.id, pairs_of(row.fields)
                     elif row.suffix.startswith(LARGE):
-                        large[row.suffix[len(LARGE) :]] |= _pairs(row.content)
+                        large[row.suffix[len(LARGE) :]] |= pairs_of(row.content)
         yield from large.items()
 
     def _check_owner(self, kind: bytes, key: bytes, section: int) -> None:
         if self._owners.setdefault((kind, key), section) != section:
             what = "job" if kind == LARGE else "ordering key"
             raise BackupError(
-                f"backup {self._info.id!r}: {what} {text_of(key)!r} is in two partitions, as a client that knows of no "
-                "partitions has added jobs; let them end and create another backup"
+                f"backup {self._info.id!r}: {what} {exact_text(key)!r} is in two partitions, as a client that knows of "
+                "no partitions has added jobs; let them end and create another backup"
             )
 
     # -- rows ---------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class _Dividing:
 
     def _job(self, section: int, job: BackedUpJob) -> tuple[int, str, Any]:
         part, new_id = self._places[section][job.id]
-        record = _pairs(job.fields)
+        record = pairs_of(job.fields)
         self._not_kept["job links"] += _has_relations(record)
         kept = {
             name: value for name, value in record.items() if name not in _LOST_FIELDS and not name.startswith(_PREFIXES)
@@ -267,7 +267,7 @@ class _Dividing:
         if kept.get(b"fairKey", b"").startswith(_OWN_KEYS):
             del kept[b"fairKey"]
         self._jobs[part] += 1
-        return part, "jobs", job._replace(id=new_id, fields=[text for pair in kept.items() for text in pair])
+        return part, "jobs", job._replace(id=new_id, fields=flat_of(kept))
 
     def _key(self, section: int, key: BackedUpKey) -> Iterator[tuple[int, BackedUpKey]]:
         suffix = key.suffix
@@ -281,7 +281,7 @@ class _Dividing:
             yield self._part(name), key
         elif suffix in _BY_KEY:
             divided: defaultdict[int, list[bytes]] = defaultdict(list)
-            for name, value in _pairs(key.content).items():
+            for name, value in pairs_of(key.content).items():
                 part = self._part(name)
                 new = value if suffix != b"dedup" else self._owner_of_dedup(section, part, value)
                 if new:
@@ -313,10 +313,6 @@ class _Dividing:
             (self._folder / files[-1].name).write_bytes(content)
 
 
-def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
 def _has_relations(record: dict[bytes, bytes]) -> bool:
     return (
         record.get(b"state") == b"waiting-children"
@@ -330,7 +326,7 @@ def _key_of(record: dict[bytes, bytes]) -> str | None:
     fair = record.get(b"fairKey", b"")
     key = record.get(b"groupKey") or record.get(b"orderingKey") or (b"" if fair.startswith(_OWN_KEYS) else fair)
     if key:
-        return text_of(key)
+        return exact_text(key)
     opts = record.get(b"opts", b"")
-    deduplication = read_stored_options(text_of(opts)).deduplication if b'"deduplication"' in opts else None
+    deduplication = read_stored_options(exact_text(opts)).deduplication if b'"deduplication"' in opts else None
     return None if deduplication is None else deduplication.id

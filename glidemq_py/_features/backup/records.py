@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, exact_text
 from glidemq_py._features.backup import manifest as calls
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError
@@ -149,9 +149,9 @@ class RecordReader:
         while ids:
             batch = ids[:IDS_PER_CALL]
             reply = await self._link.call(calls.backup_jobs, batch, parents=parents)
-            self.parents += (text_of(each) for each in reply.deferred)
-            self.large += (text_of(each) for each in reply.large)
-            read = {text_of(each) for each in (*reply.deferred, *reply.large, *(name for name, *_ in reply.rows))}
+            self.parents += (exact_text(each) for each in reply.deferred)
+            self.large += (exact_text(each) for each in reply.large)
+            read = {exact_text(each) for each in (*reply.deferred, *reply.large, *(name for name, *_ in reply.rows))}
             self.missing.update(each for each in batch[: reply.taken] if each not in read)
             await self._take(reply.rows)
             ids = ids[reply.taken :]
@@ -169,10 +169,17 @@ def _microseconds(reply: Any) -> int:
 
 def _flat(reply: Any) -> list[bytes]:
     """Return fields and values by turns; nothing for a key that is not a hash."""
-    if not isinstance(reply, dict):
-        return []
-    pairs = cast("dict[bytes, bytes]", reply).items()
-    return [text for pair in pairs for text in pair]
+    return flat_of(cast("dict[bytes, bytes]", reply)) if isinstance(reply, dict) else []
+
+
+def flat_of(fields: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return fields and their values by turns."""
+    return [text for pair in fields.items() for text in pair]
+
+
+def pairs_of(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the values by field of fields and values by turns."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _state(flat: list[bytes]) -> bytes | None:
@@ -214,11 +221,6 @@ DROPPED_FIELDS: Final = frozenset((
 """Fields of a record that describe its place and its attempt."""
 
 
-def text_of(name: str | bytes) -> str:
-    """Return a name as text; bytes that are not UTF-8 become surrogates."""
-    return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
-
-
 def is_backed_up(suffix: str) -> bool:
     """Return whether the key with this suffix is read with the jobs."""
     return suffix in _KEYS or _FAMILIES.fullmatch(suffix) is not None
@@ -226,7 +228,7 @@ def is_backed_up(suffix: str) -> bool:
 
 def job_id_of(suffix: bytes) -> str | None:
     """Return the id of the job that this key belongs to; None for a key of the queue itself."""
-    found = _SIDE.fullmatch(text_of(suffix))
+    found = _SIDE.fullmatch(exact_text(suffix))
     return None if found is None else found[1]
 
 
@@ -265,13 +267,13 @@ class Renaming:
 
     def record(self, fields: list[bytes]) -> list[bytes]:
         """Return the fields of a record, flat, without those of its old place."""
-        record = dict(zip(fields[::2], fields[1::2], strict=True))
+        record = pairs_of(fields)
         for name in DROPPED_FIELDS:
             record.pop(name, None)
         if self.is_copy:
             record = {self._field(name): value for name, value in record.items()}
             self._relate(record)
-        return [text for pair in record.items() for text in pair]
+        return flat_of(record)
 
     def _field(self, name: bytes) -> bytes:
         prefix = next((each for each in _MEMBER_FIELDS if name.startswith(each)), None)
@@ -321,16 +323,14 @@ class Renaming:
             content: Its elements, flat.
         """
         if suffix == b"meta":
-            pairs = zip(content[::2], content[1::2], strict=True)
-            kept = ((name, value) for name, value in pairs if name not in DROPPED_META)
-            return [text for name, value in kept for text in (name, _without_share(name, value))]
+            pairs = pairs_of(content).items()
+            return flat_of({name: _without_share(name, value) for name, value in pairs if name not in DROPPED_META})
         if suffix.startswith(b"group:"):
             # The jobs that hold a slot are counted when they are placed.
-            pairs = zip(content[::2], content[1::2], strict=True)
-            return [text for name, value in pairs if name != b"active" for text in (name, value)]
+            return flat_of({name: value for name, value in pairs_of(content).items() if name != b"active"})
         if not self.is_copy:
             return content
-        if READ_LAST.fullmatch(text_of(suffix)):
+        if READ_LAST.fullmatch(exact_text(suffix)):
             return None
         if suffix.startswith((b"deps:", b"parents:")):
             return [self._member(each) for each in content if self._is_own(each)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, exact_text
 from glidemq_py._features.backup import manifest as calls
 from glidemq_py._features.backup.dividing import FEATURE, RestoredBatches, unfinished_jobs
 from glidemq_py._features.backup.manifest import (
@@ -27,7 +27,7 @@ from glidemq_py._features.backup.manifest import (
     number_of,
     parse_manifest,
 )
-from glidemq_py._features.backup.records import BATCH_JOBS, Renaming, job_id_of, text_of
+from glidemq_py._features.backup.records import BATCH_JOBS, Renaming, job_id_of, pairs_of
 from glidemq_py._features.backup.store import BackupStore, in_thread
 from glidemq_py._features.consistency.queue_api import repair_all_groups
 from glidemq_py._features.job_batches import batch_change
@@ -141,7 +141,7 @@ class _Unplaced(NamedTuple):
 
 def _order(job: BackedUpJob) -> _Unplaced | None:
     """Return the position of an unfinished job: jobs that were active come first, then waiting ones in their order."""
-    record = dict(zip(job.fields[::2], job.fields[1::2], strict=True))
+    record = pairs_of(job.fields)
     state = record.get(b"state", b"")
     if state in _TERMINAL:
         return None
@@ -237,7 +237,7 @@ class _Restore:
     async def _has_jobs(self) -> bool:
         stem = f"{self._link.keys.stem}{_JOB}"
         async for keys in self._link.transport.scan(f"{stem}*"):
-            if any(text_of(key).startswith(stem) for key in keys):
+            if any(exact_text(key).startswith(stem) for key in keys):
                 return True
             await self._link.runtime.there(asyncio.sleep(SCAN_PAUSE_S))
         return False
@@ -261,7 +261,7 @@ class _Restore:
     async def _write_jobs(self, jobs: Sequence[BackedUpJob], writes: bool) -> None:
         rows: list[BackedUpJob] = []
         for job in jobs:
-            self._ids.add(text_of(job.id))
+            self._ids.add(exact_text(job.id))
             if (unplaced := _order(job)) is not None:
                 self._unplaced.append(unplaced)
             if writes:
@@ -283,7 +283,7 @@ class _Restore:
             first = key.suffix not in self._keys_seen
             self._keys_seen.add(key.suffix)
             if first and key.suffix.startswith(b"group:"):
-                self._groups.append(text_of(key.suffix[6:]))
+                self._groups.append(exact_text(key.suffix[6:]))
             if content and writes:
                 rows.append(RestoredKey(key.suffix, key.kind, key.ttl, content, int(first)))
         await self._send_keys(rows)

@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from glidemq_py._core.calls import Call, pieces
-from glidemq_py._core.keys import QueueKeys
+from glidemq_py._core.keys import QueueKeys, exact_text, issued_number
 from glidemq_py._features.consistency import calls as checking
 from glidemq_py._features.consistency.calls import GroupFacts, GroupRow
 
@@ -431,7 +431,7 @@ class ConsistencyScan:
             if batch is None:
                 break
             for key in batch:
-                suffix = (key if isinstance(key, str) else key.decode("utf-8", "surrogateescape"))[stem:]
+                suffix = exact_text(key)[stem:]
                 kind, _, rest = suffix.partition(":")
                 if kind == "job" and ":" not in rest:
                     jobs.append(rest)
@@ -471,8 +471,7 @@ class ConsistencyScan:
         self.jobs += len(ids)
         for job_id in ids:
             # Generated ids are numbers as INCR prints them; the id counter must not be below any of them.
-            if len(job_id) <= 14 and job_id.isascii() and job_id.isdigit() and job_id[0] != "0":
-                self.top_id = max(self.top_id, int(job_id))
+            self.top_id = max(self.top_id, issued_number(job_id))
         reply = yield checking.check_jobs(self.keys.meta, ids)
         for job_id, state, mark in reply.lost:
             self._lost(job_id, state, mark)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
-from zoneinfo import ZoneInfo
+from typing import Any, Final, NamedTuple, Unpack
 
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls.adding import DATA, encode_row
-from glidemq_py._core.checks import check_bool, check_text
+from glidemq_py._core.checks import check_bool, check_text, lists_options
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.misuse import known_methods
+from glidemq_py._core.misuse import check_keywords, known_methods
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions
-from glidemq_py._core.times import Milliseconds
 from glidemq_py._features.queue_list import register
-from glidemq_py._features.schedulers.cron import DayMatch
 from glidemq_py._features.schedulers.entry import (
     PAUSED,
     Entry,
@@ -30,7 +26,7 @@ from glidemq_py._features.schedulers.entry import (
     schedulers_put,
     schedulers_read,
 )
-from glidemq_py._features.schedulers.options import Misfire, Overlap, Schedule
+from glidemq_py._features.schedulers.options import Schedule, ScheduleDict
 from glidemq_py._partitions.layout import part_of_key
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue
@@ -39,6 +35,7 @@ from glidemq_py.errors import GlideMQValidationError, ServerNotReadyError
 _log = get_logger(__name__)
 
 NAME_LENGTH: Final = 256
+_KEYWORDS: Final = frozenset((*ScheduleDict.__annotations__, "name", "template"))
 _TRIES: Final = 200
 _PAUSE_S: Final = 0.025
 
@@ -267,23 +264,9 @@ class Schedulers(Area):
 
     __slots__ = ()
 
+    @lists_options(Schedule, ScheduleDict)
     async def upsert(
-        self,
-        name: str,
-        *,
-        every: Milliseconds | None = None,
-        pattern: str | None = None,
-        repeat_after_complete: Milliseconds | None = None,
-        tz: str | ZoneInfo | None = None,
-        start_date: datetime | int | None = None,
-        end_date: datetime | int | None = None,
-        limit: int | None = None,
-        immediately: bool = False,
-        misfire: Misfire = "fire_once",
-        day_match: DayMatch = "and",
-        overlap: Overlap = "allow",
-        skip_without_worker: bool = False,
-        template: JobInput | None = None,
+        self, name: str, *, template: JobInput | None = None, **options: Unpack[ScheduleDict]
     ) -> JobScheduler:
         """Create a scheduler, or update the one with this name. The workers of the queue fire each due time once.
 
@@ -293,22 +276,11 @@ class Schedulers(Area):
 
         Args:
             name: name of the scheduler, at most 256 characters.
-            every: see `Schedule`.
-            pattern: see `Schedule`.
-            repeat_after_complete: see `Schedule`.
-            tz: see `Schedule`.
-            start_date: see `Schedule`.
-            end_date: see `Schedule`.
-            limit: see `Schedule`.
-            immediately: see `Schedule`.
-            misfire: see `Schedule`.
-            day_match: see `Schedule`.
-            overlap: see `Schedule`.
-            skip_without_worker: see `Schedule`.
             template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
                 to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
                 and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
                 previous one exists.
+            **options: when they are added, see `Schedule`.
 
         Returns:
             The scheduler.
@@ -317,23 +289,22 @@ class Schedulers(Area):
             GlideMQValidationError: an option is invalid, or the schedule is never due; nothing was changed.
             ServerNotReadyError: a Node client held the scheduler lock for several seconds.
         """
+        check_keywords(options, _KEYWORDS)
         check_text("name", name, maximum=NAME_LENGTH)
-        schedule = Schedule(
-            every=every, pattern=pattern, repeat_after_complete=repeat_after_complete, tz=tz, start_date=start_date,
-            end_date=end_date, limit=limit, immediately=immediately, misfire=misfire, day_match=day_match,
-            overlap=overlap, skip_without_worker=skip_without_worker,
-        )  # fmt: skip
-        options, stored = _template(await self._queue._first(), template, self._queue.options, name)
+        schedule = Schedule(**options)
+        job_options, stored = _template(await self._queue._first(), template, self._queue.options, name)
 
         def update(row: StoredRow | None, now: int) -> _Change:
             text, due = _entry(schedule, stored, self._queue.options, row.text if row is not None else None, now)
-            shared = is_for_peers(schedule, options, "text" in stored) and due != PAUSED
-            return _Change(0 if shared else 1, text, due, overlap != "allow", workers=skip_without_worker)
+            shared = is_for_peers(schedule, job_options, "text" in stored) and due != PAUSED
+            return _Change(
+                0 if shared else 1, text, due, schedule.overlap != "allow", workers=schedule.skip_without_worker
+            )
 
         async def put() -> JobScheduler:
             links = await self._queue._links()
             if len(links) > 1:
-                _check_placing(options)
+                _check_placing(job_options)
             places = _places(links, name)
             found = [link for link in places[1:] and places if (await link.call(schedulers_read, name)).rows]
             link, *others = found or places[:1]  # a scheduler that exists is changed where it is

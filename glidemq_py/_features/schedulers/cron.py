@@ -124,7 +124,10 @@ def parse_cron(pattern: object, day_match: object = "and", option: str = "patter
         raise GlideMQValidationError(option, given, problem)
     has_seconds = len(fields) == 6
     kinds = _FIELDS if has_seconds else _FIELDS[1:]
-    read = [_read(field, kind, given, option) for field, kind in zip(fields, kinds, strict=True)]
+    try:
+        read = [_read(field, kind) for field, kind in zip(fields, kinds, strict=True)]
+    except ValueError as error:
+        raise GlideMQValidationError(option, given, str(error)) from None
     seconds = read[0][0] if has_seconds else {0}
     minutes, hours, days, months, weekdays = (numbers for numbers, _ in read[-5:])
     either = rule == "or" and len(days) < 31 and len(weekdays) < 7
@@ -138,38 +141,38 @@ def parse_cron(pattern: object, day_match: object = "and", option: str = "patter
     )  # fmt: skip
 
 
-def _read(text: str, kind: _Field, given: str, option: str) -> tuple[set[int], str]:
+def _read(text: str, kind: _Field) -> tuple[set[int], str]:
     """Return the values of a field, and the field as text with numbers only."""
     numbers: set[int] = set()
     written: list[str] = []
     for token in text.split(","):
-        found, as_text = _read_token(token, kind, given, option)
+        found, as_text = _read_token(token, kind)
         numbers |= found
         written.append(as_text)
     return numbers, ",".join(written)
 
 
-def _read_token(token: str, kind: _Field, given: str, option: str) -> tuple[set[int], str]:
+def _read_token(token: str, kind: _Field) -> tuple[set[int], str]:
     if _QUARTZ.search(token) and token not in kind.names:
-        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: L, W, # and ? are not supported")
+        raise ValueError(f"{kind.what} {token!r}: L, W, # and ? are not supported")
     match = _TOKEN.fullmatch(token)
     if match is None:
-        raise GlideMQValidationError(option, given, f"{kind.what} {token!r} is invalid")
+        raise ValueError(f"{kind.what} {token!r} is invalid")
     step = int(match["step"]) if match["step"] else 1
     most = kind.high - kind.low + 1
     if not 1 <= step <= most:
-        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: the step must be 1..{most}")
+        raise ValueError(f"{kind.what} {token!r}: the step must be 1..{most}")
     if match["first"] is None:
         return set(range(kind.low, kind.high + 1, step)), token if match["step"] is None else f"*/{step}"
-    first = _number(match["first"], kind, given, option)
+    first = _number(match["first"], kind)
     # At the end of a range, Sunday is 7.
-    last = _number(match["last"], kind, given, option, ends=True) if match["last"] else first
+    last = _number(match["last"], kind, ends=True) if match["last"] else first
     if match["last"] is None and match["step"]:
         last = kind.high  # n/s: from n on
     if last == 7 and match["first"] in _LAST_DAY:
         last = first  # from Sunday to the same Sunday
     if last < first:
-        raise GlideMQValidationError(option, given, f"{kind.what} {token!r}: a range must not end before it begins")
+        raise ValueError(f"{kind.what} {token!r}: a range must not end before it begins")
     values = range(first, last + 1, step)
     if last > kind.high:
         numbers = [value % 7 for value in values]
@@ -179,18 +182,18 @@ def _read_token(token: str, kind: _Field, given: str, option: str) -> tuple[set[
     return set(values), f"{first}-{last}" + (f"/{step}" if match["step"] else "")
 
 
-def _number(text: str, kind: _Field, given: str, option: str, *, ends: bool = False) -> int:
+def _number(text: str, kind: _Field, *, ends: bool = False) -> int:
     if text.isdigit() and len(text) <= 4:
         number = int(text)
         is_weekday = kind.names is _WEEKDAYS
         if is_weekday and number == 7:
             return 7 if ends else 0
         if not kind.low <= number <= kind.high:
-            raise GlideMQValidationError(option, given, f"{kind.what} {text} is not in {kind.low}..{kind.high}")
+            raise ValueError(f"{kind.what} {text} is not in {kind.low}..{kind.high}")
         return number
     named = kind.names.get(text)
     if named is None:
-        raise GlideMQValidationError(option, given, f"{kind.what} {text!r} is invalid")
+        raise ValueError(f"{kind.what} {text!r} is invalid")
     return 7 if ends and text == "SUN" else named
 
 
@@ -299,13 +302,7 @@ def _by_time_that_passes(pattern: CronPattern, zone: tzinfo, after: int, last_ye
             return None
 
 
-_ALIASES: Final = {
-    "@yearly": "at 00:00 on January 1", "@annually": "at 00:00 on January 1",
-    "@monthly": "at 00:00 on day 1 of each month", "@weekly": "at 00:00 on Sundays", "@daily": "at 00:00 every day",
-    "@midnight": "at 00:00 every day", "@hourly": "every hour",
-}  # fmt: skip
 _DAYS: Final = ("Sundays", "Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays")
-_NAMES: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _MOST_TIMES: Final = 4
 _SHORTEST_MONTH: Final = 28
 
@@ -313,9 +310,9 @@ _SHORTEST_MONTH: Final = 28
 def pattern_in_words(pattern: str) -> str:
     """Return a valid cron pattern in words, such as "at 09:00 on weekdays"; '' if its form is not a common one."""
     text = pattern.strip().lower()
-    if text in _ALIASES:
-        return _ALIASES[text]
-    fields = text.split()
+    if text in ("@yearly", "@annually"):
+        return "at 00:00 on January 1"
+    fields = _MACROS.get(text, text).split()
     if len(fields) == 6 and fields[0] == "0":
         fields = fields[1:]
     if len(fields) != 5:
@@ -359,8 +356,8 @@ def _days(day: str, weekday: str) -> str | None:
         return f"on day {int(day)} of each month" if _is_number(day) and int(day) <= _SHORTEST_MONTH else None
     if day != "*":  # whether both must match depends on the schedule
         return None
-    for number, name in enumerate(_NAMES):
-        weekday = re.sub(rf"\b{name}\b", str(number), weekday)
+    for name, number in _WEEKDAYS.items():
+        weekday = re.sub(rf"\b{name}\b", str(number), weekday, flags=re.IGNORECASE)
     if weekday == "1-5":
         return "on weekdays"
     parts = weekday.split(",")

@@ -131,15 +131,12 @@ class Schedule(OptionValue, kw_only=True):
             raise GlideMQValidationError("end_date", self.end_date, "must not be before start_date")
         if self.immediately and self.start_date is not None:
             raise GlideMQValidationError("immediately", True, "is not supported with 'start_date'")
-        if self.misfire != "fire_once" and self.repeat_after_complete is not None:
-            raise GlideMQValidationError("misfire", self.misfire, "is not supported with 'repeat_after_complete'")
-        if self.skip_without_worker and self.repeat_after_complete is not None:
-            raise GlideMQValidationError("skip_without_worker", True, "is not supported with 'repeat_after_complete'")
-        if self.overlap != "allow":
-            if self.repeat_after_complete is not None:
-                raise GlideMQValidationError("overlap", self.overlap, "is not supported with 'repeat_after_complete'")
-            if self.misfire == "fire_all":
-                raise GlideMQValidationError("overlap", self.overlap, "is not supported with misfire='fire_all'")
+        for name in ("misfire", "skip_without_worker", "overlap") if self.repeat_after_complete is not None else ():
+            if name in self.__dict__ and getattr(self, name) != self._defaults[name]:
+                problem = "is not supported with 'repeat_after_complete'"
+                raise GlideMQValidationError(name, getattr(self, name), problem)
+        if self.overlap != "allow" and self.misfire == "fire_all":
+            raise GlideMQValidationError("overlap", self.overlap, "is not supported with misfire='fire_all'")
 
     @property
     def cron(self) -> CronPattern | None:

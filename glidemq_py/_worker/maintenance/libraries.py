@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from glidemq_py._client.loop_transport import LoopTransport
-from glidemq_py._client.runtime import BackgroundTask, PeriodicTask
+from glidemq_py._client.runtime import BackgroundTask, QueueTask
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import administration
@@ -189,7 +189,7 @@ async def _has_peer_library(transport: Transport, *, max_age: float = 1.5 * _EVE
     return found
 
 
-class PeerDetection(PeriodicTask):
+class PeerDetection(QueueTask):
     """Runs every ten seconds (±10%) until a peer's library was found, then hourly.
 
     Args:
@@ -198,11 +198,8 @@ class PeerDetection(PeriodicTask):
     """
 
     def __init__(self, link: QueueLink, transport: Transport) -> None:
-        super().__init__(
-            "peers", queue=link.keys.name, label=link.label, what="look for clients of other libraries", every=_EVERY_S
-        )
+        super().__init__("peers", link, "look for clients of other libraries", _EVERY_S)
         self._pause = _FIRST_S
-        self._link = link
         self._transport = transport
         self.alone = False
         """True if the last check found no library of a peer."""
@@ -262,7 +259,7 @@ _PAGES_MAX: Final = 50
 _HOLDER: Final = secrets.token_hex(8)
 
 
-class GroupRepair(PeriodicTask):
+class GroupRepair(QueueTask):
     """Runs every ten seconds (±10%), in one worker at a time.
 
     Args:
@@ -272,15 +269,7 @@ class GroupRepair(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, blocked: int = _BLOCKED_MS, full: int = _FULL_MS) -> None:
-        super().__init__(
-            "groups",
-            queue=link.keys.name,
-            label=link.label,
-            what="repair ordering groups",
-            every=_POLL_S,
-            at_once=False,
-        )
-        self._link = link
+        super().__init__("groups", link, "repair ordering groups", _POLL_S, at_once=False)
         self._blocked = blocked
         self._full = full
         self._cursor = ""

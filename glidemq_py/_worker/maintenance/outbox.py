@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from glidemq_py._client.failures import repeated_level
-from glidemq_py._client.runtime import BackgroundTask, PeriodicTask, wait_for_event
+from glidemq_py._client.runtime import BackgroundTask, QueueTask, wait_for_event
 from glidemq_py._core.calls import pieces
-from glidemq_py._core.keys import QueueKeys, split_member
+from glidemq_py._core.keys import QueueKeys, group_members
 from glidemq_py._core.logs import get_logger
 from glidemq_py._features.flows.adding import finish_flow
 from glidemq_py._features.flows.calls import (
@@ -127,7 +127,7 @@ _REMOTE_PAGES_MAX: Final = 20
 """Maximum number of pages per queue and run."""
 
 
-class RemoteFlows(PeriodicTask):
+class RemoteFlows(QueueTask):
     """Runs every two seconds (±10%).
 
     Args:
@@ -136,14 +136,7 @@ class RemoteFlows(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None]) -> None:
-        super().__init__(
-            "remote-flows",
-            queue=link.keys.name,
-            label=link.label,
-            what="notify parents of flows in other slots",
-            every=_REMOTE_EVERY_S,
-        )
-        self._link = link
+        super().__init__("remote-flows", link, "notify parents of flows in other slots", _REMOTE_EVERY_S)
         self._outbox_pending = outbox_pending
         self._cursors: dict[str, str] = {}
         self._empty: list[str] = []
@@ -162,14 +155,10 @@ class RemoteFlows(PeriodicTask):
         failure: GlideMQError | None = None
         for stem in await self._link.transport.call(call):
             try:
-                prefix, _, name = stem[:-2].rpartition(":{")
-                link = QueueLink(
-                    transport=self._link.transport, keys=QueueKeys(prefix, name), waiter=self._link.waiter,
-                    serializer=self._link.serializer,
-                )  # fmt: skip
+                link = _beside(self._link, stem[:-1])
                 notified, left = await self._notify(link)
                 if notified:
-                    await Outbox(link, kinds=("child", "parents")).deliver()
+                    await _deliver_ends(link)
             except GlideMQValidationError as error:
                 _log.warning("queue %s: removed invalid key prefix %r: %s", self._link.label, stem, error)
                 self._empty.append(stem)
@@ -195,12 +184,25 @@ class RemoteFlows(PeriodicTask):
         return notified, left
 
 
+def _beside(link: QueueLink, base: str) -> QueueLink:
+    """Return the queue with a key base such as `glide:{emails}`. Raises GlideMQValidationError."""
+    prefix, _, name = base[:-1].rpartition(":{")
+    return QueueLink(
+        transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
+    )
+
+
+async def _deliver_ends(link: QueueLink) -> None:
+    """Deliver the results of children in the outbox of a queue."""
+    await Outbox(link, kinds=("child", "parents")).deliver()
+
+
 _UNFINISHED_EVERY_S: Final = 10.0
 _UNFINISHED_AGE_MS: Final = 15_000
 _UNFINISHED_PAGE: Final = 10
 
 
-class UnfinishedFlowsTask(PeriodicTask):
+class UnfinishedFlowsTask(QueueTask):
     """Runs at the start and every ten seconds (±10%).
 
     Args:
@@ -209,10 +211,7 @@ class UnfinishedFlowsTask(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, age: int = _UNFINISHED_AGE_MS) -> None:
-        super().__init__(
-            "flows", queue=link.keys.name, label=link.label, what="finish flows", every=_UNFINISHED_EVERY_S
-        )
-        self._link = link
+        super().__init__("flows", link, "finish flows", _UNFINISHED_EVERY_S)
         self._age = age
 
     async def run_once(self) -> int:
@@ -251,7 +250,7 @@ _SWEEPS_MAX: Final = 100
 """Maximum number of calls per run that remove parents that no longer wait from the index, up to 500 parents each."""
 
 
-class WaitingParentsTask(PeriodicTask):
+class WaitingParentsTask(QueueTask):
     """Runs every minute (±10%), every ten seconds beside Node peers, and every second while there are more pages.
 
     Args:
@@ -261,15 +260,7 @@ class WaitingParentsTask(PeriodicTask):
     """
 
     def __init__(self, *, link: QueueLink, outbox_pending: Callable[[], None], age: int = _PARENTS_AGE_MS) -> None:
-        super().__init__(
-            "children",
-            queue=link.keys.name,
-            label=link.label,
-            what="check parents that wait for children",
-            every=_PARENTS_EVERY_S,
-            at_once=False,
-        )
-        self._link = link
+        super().__init__("children", link, "check parents that wait for children", _PARENTS_EVERY_S, at_once=False)
         self._outbox_pending = outbox_pending
         self._age = age
 
@@ -322,15 +313,8 @@ class WaitingParentsTask(PeriodicTask):
 
     async def _ended(self, members: Sequence[str]) -> list[ChildOutcome]:
         """Return the outcomes of the children that have ended, without their parents."""
-        by_base: dict[str, list[str]] = {}
-        for member in members:
-            try:
-                base, job_id = split_member(member)
-            except ValueError:
-                continue
-            by_base.setdefault(base, []).append(job_id)
         ends: list[ChildOutcome] = []
-        for base, ids in by_base.items():
+        for base, ids in group_members(members).items():
             try:
                 await self._read_outcomes(base, ids, ends)
             except GlideMQError as error:  # its shard may be down; the children of other queues are delivered
@@ -354,11 +338,7 @@ class WaitingParentsTask(PeriodicTask):
         if base == link.keys.base:
             self._outbox_pending()
             return
-        prefix, _, name = base[:-1].rpartition(":{")
         try:
-            children = QueueLink(
-                transport=link.transport, keys=QueueKeys(prefix, name), waiter=link.waiter, serializer=link.serializer
-            )
-            await Outbox(children, kinds=("child", "parents")).deliver()
+            await _deliver_ends(_beside(link, base))
         except GlideMQError as error:
-            _log.debug("queue %r: outbox delivery for parents in %s failed: %s", name, link.label, error)
+            _log.debug("queue %s: outbox delivery of children in %s failed: %s", link.label, base, error)

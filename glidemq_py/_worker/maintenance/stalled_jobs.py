@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from glidemq_py._client.runtime import PeriodicTask
+from glidemq_py._client.runtime import QueueTask
 from glidemq_py._features.failure_policy import FailurePolicyTask
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._worker.failure_log import FailureLog
@@ -19,7 +19,7 @@ from glidemq_py.errors import GlideMQError
 from glidemq_py.telemetry.state import TELEMETRY
 
 
-class StalledJobsTask(PeriodicTask):
+class StalledJobsTask(QueueTask):
     """Recovers stalled jobs at the start and every ``stalled_interval`` (±10%): of the worker, else of the queue."""
 
     def __init__(
@@ -34,11 +34,10 @@ class StalledJobsTask(PeriodicTask):
         outbox_pending: Callable[[], None] = lambda: None,
     ) -> None:
         every = options.stalled_interval / 1000
-        super().__init__("stalled", queue=link.keys.name, label=link.label, what="look for stalled jobs", every=every)
+        super().__init__("stalled", link, "look for stalled jobs", every)
         self._default_s = every
         self._uses_policy = not options.has_stalled_interval
         self._grace = options.lock_duration / 1000
-        self._link = link
         self._source = source
         self._listeners = listeners
         self._failure_log = failure_log
