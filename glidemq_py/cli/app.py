@@ -19,8 +19,6 @@ from glidemq_py import _operate as operate
 from glidemq_py.cli import PASSED, WORKER_VERBS, pass_on
 from glidemq_py.cli.shell import COMMON, GROUPS, changes, with_parameters
 
-__all__ = ["app", "run"]
-
 _HELP = """\
 Look at queues, change them, and run workers.
 

@@ -28,8 +28,6 @@ from glidemq_py.errors import GlideMQValidationError
 if TYPE_CHECKING:
     from glidemq_py._operate.operating import Operator
 
-__all__ = ["complete_queue", "complete_schedule", "complete_worker", "hint_of", "value_given", "words"]
-
 _ANSWER_S: Final = 2.0
 _THREAD: Final = "glidemq-completion"
 _NEEDED: Final = (

@@ -23,8 +23,6 @@ from glidemq_py._core.command_line import ArgumentParser, parse_port
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import EmbeddedServerError, GlideMQError
 
-__all__ = ["main"]
-
 DASHBOARD_PORT: Final = 8090
 _PRODUCTS: Final = ("tea", "coffee", "cocoa", "honey", "jam")
 _CUSTOMERS: Final = ("ada", "grace", "alan", "edsger", "barbara", "niklaus", "tony", "donald")

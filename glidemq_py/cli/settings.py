@@ -12,8 +12,6 @@ from typing import Any, Final, cast
 from glidemq_py._core.command_line import PREFIX_VARIABLE
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["Settings", "find_settings"]
-
 _SECTION: Final = "tool.glidemq"
 _KEYS: Final = ("url", "prefix", "queues")
 

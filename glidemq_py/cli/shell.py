@@ -38,11 +38,6 @@ if TYPE_CHECKING:
     from glidemq_py._operate.action import Action
     from glidemq_py._operate.operating import Operator
 
-__all__ = [
-    "COMMON", "GROUPS", "ExitCode", "Shell", "age", "changes", "clock", "command", "joined", "json_line", "size_text",
-    "span", "with_parameters",
-]  # fmt: skip
-
 _F = TypeVar("_F", bound=Callable[..., Awaitable[Any]])
 
 

@@ -23,11 +23,10 @@ from glidemq_py._operate.actions import PauseQueue, PauseSchedule, ResumeQueue, 
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.job_actions import CancelJobs, RetryJobs
 from glidemq_py._operate.operating import Operator
+from glidemq_py._operate.parsing import span
 from glidemq_py._operate.snapshots import QueueSnapshot
-from glidemq_py.cli.shell import age, clock, span
+from glidemq_py.cli.shell import age, clock
 from glidemq_py.errors import GlideMQError
-
-__all__ = ["Top"]
 
 _ROWS: Final = 200
 """Rows of a tab."""
@@ -268,27 +267,20 @@ class Top(App[None]):
 
     async def action_pause(self) -> None:
         """Pause the chosen queue or schedule, or resume it."""
-        if self._shown == "schedules":
-            await self._pause_schedule()
-            return
-        chosen = self._chosen("queues")
-        if chosen is not None:
-            queue, _ = chosen
-            if any(each.paused for each in self._snapshots if each.name == queue):
-                await self._perform(ResumeQueue(queue=queue), f"queue {queue!r} resumed")
-            else:
-                await self._perform(PauseQueue(queue=queue), f"queue {queue!r} paused")
-
-    async def _pause_schedule(self) -> None:
-        chosen = self._chosen("schedules")
+        is_schedule = self._shown == "schedules"
+        chosen = self._chosen("schedules" if is_schedule else "queues")
         if chosen is None:
             return
         queue, name = chosen
-        found = await self._operator.get_schedule(queue, name)
-        if found is not None and found.paused_at is not None:
-            await self._perform(ResumeSchedule(queue=queue, name=name), f"schedule {name!r} resumed")
+        if is_schedule:
+            found = await self._operator.get_schedule(queue, name)
+            is_paused = found is not None and found.paused_at is not None
+            action: Action = (ResumeSchedule if is_paused else PauseSchedule)(queue=queue, name=name)
         else:
-            await self._perform(PauseSchedule(queue=queue, name=name), f"schedule {name!r} paused")
+            is_paused = any(each.paused for each in self._snapshots if each.name == queue)
+            action = (ResumeQueue if is_paused else PauseQueue)(queue=queue)
+        subject = f"schedule {name!r}" if is_schedule else f"queue {queue!r}"
+        await self._perform(action, f"{subject} {'resumed' if is_paused else 'paused'}")
 
     async def action_retry(self) -> None:
         """Retry the chosen failed job."""

@@ -48,8 +48,6 @@ from glidemq_py.dashboard.texts import FILTERS, day_chart, duration_chart, redac
 from glidemq_py.dashboard.visit import MissingError, Visit, link
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobNotFoundError
 
-__all__ = ["Dashboard"]
-
 _log = get_logger("glidemq_py.dashboard")
 _HERE: Final = Path(__file__).parent
 _MAX_BODY: Final = 16 << 20

@@ -20,8 +20,6 @@ from glidemq_py.dashboard.texts import redacted
 from glidemq_py.dashboard.visit import Visit, parse_filter, search_of, without_state
 from glidemq_py.errors import GlideMQValidationError, ScriptError
 
-__all__ = ["KEPT", "broadcast", "message", "messages", "subscription_targets"]
-
 KEPT: Final = ("waiting", "delayed")
 """States of the messages of a list; those that are kept are waiting jobs of its queue."""
 _MESSAGES_A_PAGE: Final = 50

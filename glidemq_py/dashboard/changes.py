@@ -15,8 +15,6 @@ from glidemq_py._operate.job_actions import JobsAction
 from glidemq_py.dashboard.visit import parse_filter
 from glidemq_py.errors import GlideMQError
 
-__all__ = ["BUTTONS", "CHANGES", "LABELS", "Change", "Form", "FormError"]
-
 LABELS: Final = {
     "name": "Name", "data": "Data (JSON)", "options": "Options (JSON)", "key": "Key", "weight": "Weight",
     "concurrency": "Concurrency", "max": "Jobs", "duration": "Window of the rate limit, ms",

@@ -21,8 +21,6 @@ from glidemq_py._operate.access import FULL_ACCESS, READ_ONLY, Access
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, UnauthorizedError
 from glidemq_py.errors import GlideMQValidationError
 
-__all__ = ["COOKIE", "REDACTED", "Authorize", "DashboardOptions", "session_of", "tokens_of"]
-
 Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
 """Returns the access of the sender of a request; None rejects the request."""
 

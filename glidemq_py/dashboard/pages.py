@@ -41,8 +41,6 @@ from glidemq_py.errors import (
     WorkerTimeoutError,
 )
 
-__all__ = ["PAGES", "STATES", "Page", "template_of"]
-
 _T = TypeVar("_T")
 _QUEUES_A_PAGE: Final = 50
 _JOBS_A_PAGE: Final = 50

@@ -18,8 +18,6 @@ from glidemq_py._operate.doctor import Diagnosis, Severity, examine
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot
 
-__all__ = ["Day", "Quarter", "Rates", "Reader", "minutes_of", "quarters_of"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _KEPT: Final = 5_000

@@ -16,24 +16,6 @@ from glidemq_py._features.failed_attempts import FailureReason, reason_named
 from glidemq_py._operate.snapshots import FlowNode
 from glidemq_py.dashboard.reading import Quarter
 
-__all__ = [
-    "FILTERS",
-    "Box",
-    "Drawing",
-    "age",
-    "ago",
-    "day_chart",
-    "draw",
-    "duration",
-    "duration_chart",
-    "is_complete",
-    "meaning",
-    "pretty",
-    "redacted",
-    "short",
-    "sparkline",
-]
-
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _LINE: Final = 160
 _SHOWN: Final = 20_000

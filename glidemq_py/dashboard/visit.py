@@ -13,26 +13,12 @@ from glidemq_py._operate.access import Access
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.job_actions import in_state
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.parsing import pairs_of, time_of
+from glidemq_py._operate.parsing import CRITERIA, Param
 from glidemq_py._operate.snapshots import FlowNode, JobPage, JobSummary, MessagePage, QueueSnapshot
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Reader
 from glidemq_py.dashboard.texts import redacted
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
-
-__all__ = [
-    "KEYS",
-    "STATES",
-    "MissingError",
-    "Search",
-    "Visit",
-    "link",
-    "of_queue",
-    "parse_filter",
-    "search_of",
-    "suggestions",
-    "without_state",
-]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -143,7 +129,8 @@ STATES: Final = (
     "failed",
 )  # fmt: skip
 _SUGGESTED: Final = 100
-_FIELDS: Final = {"fair": "fair_key", "type": "error_type"}
+_FIELDS: Final = {"fair": "fair_key", "tag": "tags", "type": "error_type"}
+_ERROR: Final = Param("", "")
 
 
 def parse_filter(text: str, state: str | None, hidden: Iterable[str] = ()) -> tuple[JobFilter, str | None]:
@@ -162,34 +149,25 @@ def parse_filter(text: str, state: str | None, hidden: Iterable[str] = ()) -> tu
     except ValueError as error:
         raise GlideMQValidationError("filter", text, f"is not closed: {error}") from None
     found: dict[str, Any] = {"state": state}
-    tags: list[str] = []
-    data: dict[str, Any] = {}
-    job_id: str | None = None
     for word in words:
         key, colon, value = word.partition(":")
         if not colon or key not in KEYS:
             if colon and key.isalpha():
                 raise GlideMQValidationError("filter", word, f"must begin with one of {', '.join(KEYS)} and a colon")
             key, value = "id", word
-        match key:
-            case "id":
-                job_id = value
-            case "state":
-                if value not in STATES:
-                    raise GlideMQValidationError("filter", word, f"must name one of the states {', '.join(STATES)}")
-                found["state"] = value
-            case "tag":
-                tags.append(value)
-            case "since" | "until":
-                found[key] = time_of("filter", value)
-            case "data":
-                pair = pairs_of("filter", [value])
-                if redacted(pair, hidden) != pair:
-                    raise GlideMQValidationError("filter", "data:***", "compares a value that these pages hide")
-                data |= pair
-            case _:
-                found[_FIELDS.get(key, key)] = value
-    return JobFilter(**found, tags=tuple(tags), data=data or None), job_id
+        if key == "state" and value not in STATES:
+            raise GlideMQValidationError("filter", word, f"must name one of the states {', '.join(STATES)}")
+        field = _FIELDS.get(key, key)
+        param = CRITERIA.get(field, _ERROR)
+        if param.is_many:
+            found.setdefault(field, []).append(value)
+        else:
+            found[field] = param.read("filter", value) if param.read else value
+    found |= {field: CRITERIA[field].read("filter", found[field]) for field in ("tags", "data") if field in found}
+    if redacted(found.get("data"), hidden) != found.get("data"):
+        raise GlideMQValidationError("filter", "data:***", "compares a value that these pages hide")
+    job_id = found.pop("id", None)
+    return JobFilter(**found), job_id
 
 
 def without_state(text: str) -> str:

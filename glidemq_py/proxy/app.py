@@ -25,8 +25,6 @@ from glidemq_py.proxy.routing import HEALTH, Endpoints, Guard, endpoint_of
 from glidemq_py.proxy.schemas import SCHEMAS
 from glidemq_py.proxy.state import ProxyOptions, ProxyState
 
-__all__ = ["create_proxy_app"]
-
 _health = Endpoints()
 
 P = ParamSpec("P")

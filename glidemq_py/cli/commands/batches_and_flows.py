@@ -6,9 +6,9 @@ import asyncio
 from typing import TYPE_CHECKING, Literal, cast
 
 from glidemq_py import _operate as operate
-from glidemq_py._operate.parsing import Param
+from glidemq_py._operate.parsing import Param, span
 from glidemq_py.cli.commands.jobs import STYLES
-from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, span
+from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py import _operate as operate
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import requeues
-from glidemq_py._operate.parsing import CRITERIA, PARAMETERS, Param, pairs_of, span_of
-from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, json_line, span
+from glidemq_py._operate.parsing import CRITERIA, PARAMETERS, Param, pairs_of, span, span_of
+from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, json_line
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
     from glidemq_py._operate.snapshots import JobDetails, JobSummary
-
-__all__ = ["STYLES"]
 
 
 STYLES: Final = {"completed": "green", "failed": "red", "active": "yellow"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py import _operate as operate
-from glidemq_py._operate.parsing import Param, span_of
-from glidemq_py.cli.shell import ExitCode, Shell, age, clock, command, joined, span
+from glidemq_py._operate.parsing import Param, span, span_of
+from glidemq_py.cli.shell import ExitCode, Shell, age, clock, command, joined
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from glidemq_py._operate.parsing import PARAMETERS
-from glidemq_py.cli.shell import Shell, age, command, size_text, span
+from glidemq_py._operate.parsing import PARAMETERS, span
+from glidemq_py.cli.shell import Shell, age, command, size_text
 
 if TYPE_CHECKING:
     from glidemq_py._core.record import WorkerInfo

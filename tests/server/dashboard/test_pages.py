@@ -20,8 +20,9 @@ from starlette.routing import Mount
 import glidemq_py.dashboard
 from glidemq_py import FailureReason, FlowJob, FlowProducer, Job, JobState, Queue, Worker
 from glidemq_py.dashboard import Dashboard, pages
-from glidemq_py.dashboard.pages import PAGES, STATES
+from glidemq_py.dashboard.pages import PAGES
 from glidemq_py.dashboard.texts import draw
+from glidemq_py.dashboard.visit import STATES
 from glidemq_py.records import FailedAttempt, TimelineEntry
 from glidemq_py.testing import ServerProcess
 from tests.operating import Access, FlowNode
@@ -396,4 +397,4 @@ async def test_first_page_has_at_most_200_kb(url: str, queue_name: str):
 
 
 def test_states_of_the_filter_are_those_of_jobs():
-    assert set(STATES) <= {str(state) for state in JobState}
+    assert set(STATES) <= set(JobState)
