@@ -99,9 +99,8 @@ class Dashboard:
         refresh_interval: Milliseconds = 2_000,
     ) -> None:  # fmt: skip
         self._options = DashboardOptions.checked(
-            prefix=prefix, title=title, allow_changes=allow_changes, tokens=tokens, authorize=authorize, hosts=hosts,
-            redact=redact, refresh_interval=refresh_interval,
-        )  # fmt: skip
+            prefix, title, allow_changes, tokens, authorize, hosts, redact, refresh_interval
+        )
         self._operator = Operator(connection, prefix=prefix)
         self._reader = Reader(self._operator, self._options.refresh_interval)
         self._notes: OrderedDict[str, str] = OrderedDict()

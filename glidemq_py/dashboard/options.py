@@ -15,7 +15,7 @@ from typing import Any, Final
 from starlette.requests import HTTPConnection
 
 from glidemq_py._core.checks import check_bool
-from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
+from glidemq_py._core.keys import validate_prefix
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._operate.access import FULL_ACCESS, READ_ONLY, Access
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, UnauthorizedError
@@ -75,9 +75,9 @@ class DashboardOptions:
 
     @classmethod
     def checked(
-        cls, *, prefix: str = DEFAULT_PREFIX, title: str = "Queues", allow_changes: bool = False,
-        tokens: Mapping[str, str] | Collection[str] | None = None, authorize: Authorize | None = None,
-        hosts: Iterable[str] | None = None, redact: Iterable[str] = REDACTED, refresh_interval: Milliseconds = 2_000,
+        cls, prefix: str, title: str, allow_changes: bool, tokens: Mapping[str, str] | Collection[str] | None,
+        authorize: Authorize | None, hosts: Iterable[str] | None, redact: Iterable[str],
+        refresh_interval: Milliseconds,
     ) -> DashboardOptions:  # fmt: skip
         """Return the options.
 
@@ -111,11 +111,6 @@ class DashboardOptions:
             guesses=Guesses(),
         )
 
-    @property
-    def default_access(self) -> Access:
-        """Access of every visitor, if `authorize` does not decide."""
-        return FULL_ACCESS if self.allow_changes else READ_ONLY
-
     async def access_of(self, request: HTTPConnection) -> Access:
         """Return the access of the sender of a request.
 
@@ -131,7 +126,7 @@ class DashboardOptions:
             if not self.allow_changes:
                 return replace(access, role="observer")
             return access
-        default = self.default_access
+        default = FULL_ACCESS if self.allow_changes else READ_ONLY
         if not self.sessions:
             return default
         user = await self.user_of(request)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
-from glidemq_py._api.job_queue import Queue
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.metrics_by_name import MetricsByName
 from glidemq_py._operate.access import READINGS
@@ -80,8 +79,14 @@ class Reader:
         self._lifetime = lifetime
         self._values: OrderedDict[tuple[Any, ...], tuple[float, asyncio.Future[Any]]] = OrderedDict()
 
-    async def _once(self, key: tuple[Any, ...], read: Callable[[], Awaitable[_T]], lifetime: int = 0) -> _T:
-        """Return a value that is young enough, or read it. A failed read is not kept."""
+    async def shared(self, *key: Any, read: Callable[[], Awaitable[_T]], lifetime: int = 0) -> _T:
+        """Return a value that is young enough, or read it. A failed read is not kept.
+
+        Args:
+            key: Kind of the value, name of the queue or "", and everything else that ``read`` depends on.
+            read: Reads it.
+            lifetime: ms until it is read again; at least that of all values.
+        """
         held = self._values.get(key)
         if held is not None and (held[0] > time.monotonic() or not held[1].done()):
             self._values.move_to_end(key)
@@ -98,40 +103,20 @@ class Reader:
                 del self._values[key]
             raise
 
-    async def _of_queue(
-        self, kind: str, name: str, read: Callable[[Queue[Any, Any]], Awaitable[_T]], *key: Any, lifetime: int = 0
-    ) -> _T:
-        async def read_queue() -> _T:
-            return await read(await self._operator.queue(name))
-
-        return await self._once((kind, name, *key), read_queue, lifetime)
-
     def forget(self, queue: str) -> None:
         """Read everything about a queue again at the next request: it was changed."""
         for key in [key for key in self._values if key[1] in (queue, "")]:
             del self._values[key]
 
-    async def shared(
-        self, kind: str, queue: str, *key: Any, read: Callable[[], Awaitable[_T]], lifetime: int = 0
-    ) -> _T:
-        """Return another value of a queue. Everything that ``read`` depends on must be in the ``key``.
-
-        Args:
-            kind: kind of the value.
-            queue: name of the queue.
-            key: what else it depends on.
-            read: reads it.
-            lifetime: ms until it is read again; at least that of all values.
-        """
-        return await self._once((kind, queue, *key), read, lifetime)
-
     async def read(
         self, method: Callable[Concatenate[Operator, _P], Awaitable[_T]], *given: _P.args, **named: _P.kwargs
     ) -> _T:
         """Return what a reading returns with these arguments, of which the first is the queue."""
-        key: tuple[Any, ...] = (method.__name__, *(given or ("",)), *named.items())
-        shared_ms = READINGS[method.__name__].shared_ms
-        return await self._once(key, partial(method, self._operator, *given, **named), shared_ms)
+        found = READINGS[method.__name__]
+        return await self.shared(
+            found.name, *(given or ("",)), *named.items(), lifetime=found.shared_ms,
+            read=partial(method, self._operator, *given, **named),
+        )  # fmt: skip
 
     async def queues(self) -> list[QueueSnapshot]:
         """Return all queues. Each costs the server about 0.1 ms, so a thousand are read every 6 s at most."""
@@ -140,7 +125,7 @@ class Reader:
         async def read() -> list[QueueSnapshot]:
             return await self._operator.get_queues(names)
 
-        return await self._once(("queues", ""), read, 6 * len(names))
+        return await self.shared("queues", "", read=read, lifetime=6 * len(names))
 
     def has_queues(self) -> bool:
         """Return True if `queues` returns without reading."""
@@ -149,16 +134,17 @@ class Reader:
 
     async def some_queues(self, names: Sequence[str]) -> list[QueueSnapshot]:
         """Return some queues."""
-        return await self._once(("some queues", "", *names), lambda: self._operator.get_queues(names))
+        return await self.shared("some queues", "", *names, read=partial(self._operator.get_queues, names))
 
     async def day(self, name: str) -> Day:
         """Return the counts of a queue in the last 24 hours; up to 10 s old."""
 
-        async def read(queue: Queue[Any, Any]) -> Day:
+        async def read() -> Day:
+            queue = await self._operator.queue(name)
             completed, failed = await asyncio.gather(queue.get_metrics("completed"), queue.get_metrics("failed"))
             return Day(completed.data, failed.data, round(time.time() * 1_000))
 
-        return await self._of_queue("day", name, read, lifetime=10_000)
+        return await self.shared("day", name, read=read, lifetime=10_000)
 
     async def rates(self, name: str) -> Rates:
         """Return the rates of a queue; up to 10 s old."""
@@ -170,10 +156,11 @@ class Reader:
 
         Those of an hour are up to 10 s old, those of more up to a minute.
         """
-        lifetime = 10_000 if window <= _HOUR_MS else 60_000
-        return await self._of_queue(
-            "by name", name, lambda queue: queue.metrics_by_name.get(window, interval=None), window, lifetime=lifetime
-        )
+
+        async def read() -> list[MetricsByName]:
+            return await (await self._operator.queue(name)).metrics_by_name.get(window, interval=None)
+
+        return await self.shared("by name", name, window, read=read, lifetime=10_000 if window <= _HOUR_MS else 60_000)
 
     async def problems(self) -> list[Diagnosis]:
         """Return the warnings and errors of the server's configuration; up to a minute old."""
@@ -182,7 +169,7 @@ class Reader:
             found = await examine(self._operator)
             return [each for each in found if each.severity in (Severity.WARNING, Severity.ERROR)]
 
-        return await self._once(("problems", ""), read, 60_000)
+        return await self.shared("problems", "", read=read, lifetime=60_000)
 
 
 def minutes_of(points: tuple[MetricsPoint, ...], now: int) -> tuple[int, ...]:
