@@ -442,9 +442,10 @@ class _Decision(Action, instead=SignalJob.instead):
     data: Any = param(PARAMETERS["value"], default=None)
 
     async def make(self, queue: Queue[Any, Any]) -> ActionResult:
-        """See `Action`. Raises JobStateError if the job is not suspended."""
-        job = await queue.get_job(self.id, exclude_data=True)
-        if job is not None and job.state is not JobState.SUSPENDED:
+        """See `Action`. Raises JobStateError if the job does not wait for a signal."""
+        waits = await queue.jobs.get_suspend_info(self.id)
+        job = None if waits else await queue.get_job(self.id, exclude_data=True)
+        if job is not None:
             raise JobStateError(self.id, str(job.state), self.decides, queue=queue.name)
         return await SignalJob(queue=self.queue, id=self.id, name=self.decides, data=self.data).make(queue)
 
@@ -459,7 +460,7 @@ class ApproveJob(
     button=Button("approve", "Approve the job?", "job approved", label="Approve", states=(JobState.SUSPENDED,)),
     route=("/jobs/{id}/approve", {"approved": True}),
 ):
-    """Approve a suspended job: it resumes with the signal `approve`."""
+    """Approve a job that waits for a decision: it resumes with the signal `approve`."""
 
 
 @record
@@ -472,7 +473,7 @@ class RejectJob(
     button=Button("reject", "Reject the job?", "job rejected", label="Reject", states=(JobState.SUSPENDED,)),
     route=("/jobs/{id}/reject", {"rejected": True}),
 ):
-    """Reject a suspended job: it resumes with the signal `reject`."""
+    """Reject a job that waits for a decision: it resumes with the signal `reject`."""
 
 
 # -- failures ---------------------------------------------------------------------------------------------
