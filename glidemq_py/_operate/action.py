@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Final, NamedTuple
 
 from glidemq_py._api.job_queue import Queue
+from glidemq_py._core.checks import snake_case
 from glidemq_py._core.record import JobState
 from glidemq_py._operate.access import NEEDED, Role
 from glidemq_py._operate.lists import BroadcastActionError
@@ -104,7 +105,7 @@ class Action(ABC):
     """A change of one queue."""
 
     kind: ClassVar[str]
-    """Name of the change, as in `Access.actions`."""
+    """Name of the change, as in `Access.actions`; by default that of the class in snake_case."""
     role: ClassVar[Role] = "operator"
     """The least role whose users may make it."""
     command: ClassVar[str] = ""
@@ -134,6 +135,8 @@ class Action(ABC):
 
     def __init_subclass__(cls, **declared: Any) -> None:
         """Declare the subclass: each keyword is one of the class attributes above."""
+        if declared and not cls.__name__.startswith("_"):
+            declared = {"kind": snake_case(cls.__name__).lstrip("_"), **declared}
         for name, value in declared.items():
             setattr(cls, name, value)
         if "kind" in vars(cls):

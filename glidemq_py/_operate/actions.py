@@ -51,7 +51,6 @@ async def check_queue(operator: Operator, queue: str, *, repair: bool = False) -
 @record
 class PauseQueue(
     Action,
-    kind="pause_queue",
     says="pause queue {queue!r}",
     calls="pause",
     command="queue pause",
@@ -64,7 +63,6 @@ class PauseQueue(
 @record
 class ResumeQueue(
     Action,
-    kind="resume_queue",
     says="resume queue {queue!r}",
     calls="resume",
     command="queue resume",
@@ -77,7 +75,6 @@ class ResumeQueue(
 @record
 class DrainQueue(
     ManyAction,
-    kind="drain_queue",
     says="delete {jobs} that have not started from queue {queue!r}",
     destroys=True,
     instead=KEEP_FEWER,
@@ -104,7 +101,6 @@ class DrainQueue(
 @record
 class CleanQueue(
     ManyAction,
-    kind="clean_queue",
     command="queue clean",
     says="delete {jobs} from queue {queue!r}",
     destroys=True,
@@ -154,7 +150,6 @@ class CleanQueue(
 @record
 class ObliterateQueue(
     Action,
-    kind="obliterate_queue",
     says="delete queue {queue!r} with {jobs}",
     destroys=True,
     command="queue obliterate",
@@ -253,7 +248,6 @@ class SetFairKeyLimits(
 @record
 class PauseFairKey(
     Action,
-    kind="pause_fair_key",
     instead=_NO_GROUPS,
     calls="fair_keys.pause",
     button=Button("pause-fair-key", "Pause the fair key?", "fair key paused"),
@@ -266,7 +260,6 @@ class PauseFairKey(
 @record
 class ResumeFairKey(
     Action,
-    kind="resume_fair_key",
     instead=_NO_GROUPS,
     calls="fair_keys.resume",
     button=Button("resume-fair-key", "Resume the fair key?", "fair key resumed"),
@@ -294,7 +287,6 @@ class _WorkersAction(Action, subject="worker"):
 @record
 class QuietWorker(
     _WorkersAction,
-    kind="quiet_worker",
     command="workers quiet",
     says="quiet",
     calls="quiet",
@@ -306,7 +298,6 @@ class QuietWorker(
 @record
 class ResumeWorker(
     _WorkersAction,
-    kind="resume_worker",
     command="workers resume",
     says="resume",
     calls="resume",
@@ -316,7 +307,7 @@ class ResumeWorker(
 
 
 @record
-class ResizeWorker(_WorkersAction, kind="resize_worker", command="workers resize", says="resize", calls="resize"):
+class ResizeWorker(_WorkersAction, command="workers resize", says="resize", calls="resize"):
     """Change how many jobs workers run at the same time, until they end."""
 
     concurrency: int = param(Param("CONCURRENCY", "Jobs at a time.", least=1))
@@ -335,7 +326,6 @@ class SetMetricsByName(Action, kind="set_metrics", instead=NO_NAMES, calls="metr
 @record
 class CancelBatch(
     Action,
-    kind="cancel_batch",
     says="cancel {jobs} of batch {batch!r} of queue {queue!r}",
     subject="batch",
     destroys=True,
@@ -362,7 +352,7 @@ class CancelBatch(
 
 
 @record
-class PutSchedule(Action, kind="put_schedule"):
+class PutSchedule(Action, subject="schedule"):
     """Create or update a schedule; ``schedule`` are the options of `Queue.schedulers.upsert`."""
 
     name: str
@@ -390,7 +380,6 @@ class _ScheduleAction(Action):
 @record
 class PauseSchedule(
     _ScheduleAction,
-    kind="pause_schedule",
     says="pause schedule {name!r} of queue {queue!r}",
     subject="schedule",
     calls="schedulers.pause",
@@ -403,7 +392,6 @@ class PauseSchedule(
 @record
 class ResumeSchedule(
     _ScheduleAction,
-    kind="resume_schedule",
     says="resume schedule {name!r} of queue {queue!r}",
     subject="schedule",
     button=Button("resume-schedule", "Resume the schedule?", "schedule resumed"),
@@ -423,7 +411,6 @@ class ResumeSchedule(
 @record
 class RunSchedule(
     _ScheduleAction,
-    kind="run_schedule",
     says="add the job of schedule {name!r} to queue {queue!r}",
     subject="schedule",
     command="cron run",
@@ -445,7 +432,6 @@ class RunSchedule(
 @record
 class RemoveSchedule(
     _ScheduleAction,
-    kind="remove_schedule",
     says="delete schedule {name!r} of queue {queue!r}",
     subject="schedule",
     destroys=True,

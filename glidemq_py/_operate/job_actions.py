@@ -54,7 +54,6 @@ _PIECE: Final = 100
 @record
 class AddJob(
     Action,
-    kind="add_job",
     instead="to publish one: await Broadcast({queue!r}).publish(subject, data)",
     role="producer",
     button=Button("add", "Add this job?", "job added", typed=("name", "data", "options")),
@@ -205,7 +204,6 @@ async def _job(queue: Queue[Any, Any], job_id: str, *, exclude_data: bool = True
 @record
 class RetryJobs(
     JobsAction,
-    kind="retry_jobs",
     command="job retry",
     says="requeue {jobs} of queue {queue!r}",
     instead=REDELIVER,
@@ -275,7 +273,6 @@ class RetryEdited(
 @record
 class PromoteJobs(
     JobsAction,
-    kind="promote_jobs",
     command="job promote",
     says="promote {jobs} of queue {queue!r}",
     button=Button(
@@ -312,7 +309,6 @@ class PromoteJobs(
 @record
 class CancelJobs(
     JobsAction,
-    kind="cancel_jobs",
     command="job cancel",
     says="cancel {jobs} of queue {queue!r}",
     destroys=True,
@@ -365,7 +361,6 @@ def _not_cancelled(job_id: str, outcome: str) -> Problem:
 @record
 class RemoveJobs(
     JobsAction,
-    kind="remove_jobs",
     command="job rm",
     says="delete {jobs} from queue {queue!r}",
     destroys=True,
@@ -410,7 +405,6 @@ def _is_of_state(wanted: JobFilter, state: JobState) -> bool:
 @record
 class SignalJob(
     Action,
-    kind="signal_job",
     command="job signal",
     says="signal job {id!r}",
     said="sent signal {name!r} to job {id!r} of queue {queue!r}",
@@ -453,7 +447,6 @@ class _Decision(Action, instead=SignalJob.instead):
 @record
 class ApproveJob(
     _Decision,
-    kind="approve_job",
     decides="approve",
     says="approve job {id!r} of queue {queue!r}",
     command="job approve",
@@ -466,7 +459,6 @@ class ApproveJob(
 @record
 class RejectJob(
     _Decision,
-    kind="reject_job",
     decides="reject",
     says="reject job {id!r} of queue {queue!r}",
     command="job reject",
@@ -522,7 +514,6 @@ class _FailuresAction(ManyAction):
 @record
 class RetryFailures(
     _FailuresAction,
-    kind="retry_failures",
     command="failures retry",
     how="retry",
     says="requeue {jobs} of queue {queue!r}",
@@ -535,7 +526,6 @@ class RetryFailures(
 @record
 class PurgeFailures(
     _FailuresAction,
-    kind="purge_failures",
     command="failures purge",
     destroys=True,
     how="purge",
@@ -612,7 +602,6 @@ class _DeadLettersAction(ManyAction):
 @record
 class ReplayDeadLetters(
     _DeadLettersAction,
-    kind="replay_dead_letters",
     command="dlq replay",
     says="add {jobs} to queue {queue!r} again",
     subject="entry",
@@ -665,7 +654,6 @@ class ReplayEdited(
 @record
 class PurgeDeadLetters(
     _DeadLettersAction,
-    kind="purge_dead_letters",
     command="dlq purge",
     says="delete the entries of {jobs} of queue {queue!r}",
     says_of_messages="delete the entries of {jobs} of broadcast {queue!r}",
