@@ -113,17 +113,16 @@ class ChosenIds:
         return queue
 
     async def claim(
-        self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None,
-        opened: AnyQueue | None = None,
+        self, queue: str, every: Sequence[str], own: dict[str, str], opened: AnyQueue
     ) -> set[str]:  # fmt: skip
-        """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed.
+        """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed. See `JobIds.claim`.
 
         Finished jobs with the ids are deleted: as with bunqueue, such an id names a new job.
 
         Args:
             queue: Name of the queue or partition.
-            chosen: The ids.
-            mine: The entries of a former call for the same jobs, which may name another partition. They are updated.
+            every: The ids, each once.
+            own: The entries of a former call for the same jobs. They are updated.
             opened: The queue, if its partitions are chosen by the ids; else the queue or partition of this name.
 
         Raises:
@@ -131,16 +130,13 @@ class ChosenIds:
             GlideMQConnectionError: If the server cannot be reached.
         """
         value = f"{queue}|{int(time.time())}"
-        shards = self._by_shard(dict.fromkeys(chosen))
-        every = [each for ids in shards.values() for each in ids]
-        existing, own = set[str](), {} if mine is None else mine
-        claims = [self._claim_new(shard, ids, value) for shard, ids in shards.items()]
+        existing = set[str]()
+        claims = [self._claim_new(shard, ids, value) for shard, ids in self._by_shard(every).items()]
         # Another program may have used an id before any client. A job that it adds from now on is one that a client
         # has met, even if it finishes before the job of the client is added.
-        opened = opened or await self._open_part(queue)
         used, claimed = await asyncio.gather(_used_in(opened, every), asyncio.gather(*claims))
         for each, before in itertools.chain.from_iterable(claimed):
-            if before == own.get(each) and await self._replaces(each, before, value):
+            if before == own.get(each) and await self._replaced(each, before, value) == before:
                 continue
             if not await self._claim_again(queue, each, before, value):
                 existing.add(each)
@@ -176,10 +172,10 @@ class ChosenIds:
             taken += [(each, before) for each, before in zip(piece, found, strict=True) if before]
         return taken
 
-    async def _replaces(self, chosen: str, before: str, value: str) -> bool:
-        """Replace an entry of this process; return False if another client has changed it."""
+    async def _replaced(self, chosen: str, before: str, value: str) -> str:
+        """Replace an entry, unless another client has changed it; return the one that was there."""
         (now,) = await self._transport.call(claim_ids(self._shard(chosen), [chosen, before, value]))
-        return bool(now == before)
+        return now
 
     async def _claim_again(self, queue: str, chosen: str, before: str, value: str) -> bool:
         """Claim an id that has an entry; return False if its job is unfinished."""
@@ -198,7 +194,7 @@ class ChosenIds:
                     text = await self._transport.command("HGET", self._shard(chosen), chosen)
                     before = "" if text is None else text.decode("utf-8", "replace")
                     continue
-            (now,) = await self._transport.call(claim_ids(self._shard(chosen), [chosen, before, value]))
+            now = await self._replaced(chosen, before, value)
             if now == before:
                 return True
             before, tries = now, tries + 1

@@ -146,14 +146,14 @@ class JobIds:
             CommandError: If one of the ids cannot be used.
             GlideMQConnectionError: If the server cannot be reached.
         """
-        ids = list(chosen)
+        ids = list(dict.fromkeys(chosen))
         for each in ids:
             number = queue_number(each)
             if number is not None and await self._name(number) is not None:
                 raise CommandError(f"jobId {each} is an id that the gateway makes; choose another one")
             if await self._is_of_another_program(each):
                 raise CommandError(f"jobId {each} is the id of a job that another program added; choose another one")
-        return await self.chosen.claim(queue, ids, mine, opened)
+        return await self.chosen.claim(queue, ids, {} if mine is None else mine, opened or await self.part(queue))
 
     async def _is_of_another_program(self, chosen: str) -> bool:
         found = _in_its_queue(chosen)

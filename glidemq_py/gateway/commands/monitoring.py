@@ -52,6 +52,10 @@ def _listed(name: str, counts: Mapping[str, int]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+async def _sums(session: Session) -> dict[str, int]:
+    return summed(await session.state.shared(read_counts))
+
+
 def _totals(figures: Figures) -> dict[str, int]:
     return {f"total{kind.capitalize()}": figures.totals[kind] for _, kind in _KINDS}
 
@@ -67,7 +71,7 @@ def _now() -> int:
 @COMMANDS("Stats", "monitoring", "")
 async def _stats(session: Session, given: Given) -> Answer:
     """Count the jobs of all queues, and those of this process per second."""
-    figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
+    figures, sums = session.state.figures, await _sums(session)
     return {
         "stats": {
             **jobs_of(sums), "failed": figures.totals["failed"],
@@ -143,7 +147,7 @@ async def _compact(session: Session, given: Given) -> None:
 @COMMANDS("DashboardOverview", "monitoring", "")
 async def _overview(session: Session, given: Given) -> Answer:
     """Return jobs, rates, latencies, workers and cron jobs."""
-    figures, sums = session.state.figures, summed(await session.state.shared(read_counts))
+    figures, sums = session.state.figures, await _sums(session)
     listed, stats = await list_workers(session)
     durations = figures.durations
     return {
@@ -215,7 +219,7 @@ _MOST_DIGITS: Final = 9
 async def stats(session: Session, query: Mapping[str, str]) -> Answer:
     """Return the jobs of all queues by state, and the figures of this process."""
     state, figures = session.state, session.state.figures
-    sums, schedulers = summed(await state.shared(read_counts)), await state.shared(read_schedulers)
+    sums, schedulers = await _sums(session), await state.shared(read_schedulers)
     states = ("waiting", "prioritized", "delayed", "active", "completed", "waiting-children")
     return {
         "ok": True,
