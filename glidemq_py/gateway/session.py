@@ -17,7 +17,7 @@ from glidemq_py._web.clients import address_of
 from glidemq_py.gateway.addresses import FrameLimit
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts
 from glidemq_py.gateway.state import GatewayState
-from glidemq_py.gateway.table import DONE, Answer, CommandError, Field, Given, check_all, check_field
+from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, check_all, check_field
 
 
 class Way(enum.Enum):
@@ -194,6 +194,7 @@ Handler = Callable[[Session, Given], Awaitable[Answer | None]]
 """Returns the answer of a command; None = `DONE`."""
 
 H = TypeVar("H", bound=Handler)
+OnQueue = Callable[[AnyQueue, Given], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,20 +246,24 @@ class Commands(dict[str, Command]):
 
         return declare
 
+    def on_queue(
+        self, name: str, group: str, http: str, *fields: Field, answer: str = "", **more: Any
+    ) -> Callable[[OnQueue], OnQueue]:  # fmt: skip
+        """Declare a command that is executed with its queue, which is its first field.
 
-def on_queue(call: Callable[[AnyQueue], Awaitable[Any]], answer: str = "") -> Handler:
-    """Return the handler of a command that is one call of its queue.
+        The result is the answer, or its member ``answer``.
+        """
 
-    Args:
-        call: Makes the call.
-        answer: Name of the result in the answer; "" = nothing is returned.
-    """
+        def declare(execute: OnQueue) -> OnQueue:
+            async def handle(session: Session, given: Given) -> Answer | None:
+                found = await execute(await session.queue(given), given)
+                return {answer: found} if answer else found
 
-    async def handle(session: Session, given: Given) -> Answer:
-        found = await call(await session.queue(given))
-        return {answer: found} if answer else DONE
+            handle.__doc__ = execute.__doc__
+            self(name, group, http, QUEUE, *fields, **more)(handle)
+            return execute
 
-    return handle
+        return declare
 
 
 def check_fields(command: Command, given: Mapping[Any, Any]) -> dict[str, Any]:

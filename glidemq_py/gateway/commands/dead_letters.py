@@ -22,7 +22,7 @@ from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, own_id, size_of
 from glidemq_py.gateway.names import wire_name
-from glidemq_py.gateway.session import Commands, Session, on_queue
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_nested
 from glidemq_py.gateway.values import Encoded, LargeAnswer
@@ -249,10 +249,9 @@ async def _remove(session: Session, given: Given) -> Answer:
     return {"data": {"removed": removed}}
 
 
-@COMMANDS("GetDlqStats", "dead letters", "GET /queues/{queue}/dlq/stats", QUEUE, is_flat=True)
-async def _stats(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("GetDlqStats", "dead letters", "GET /queues/{queue}/dlq/stats", is_flat=True)
+async def _stats(queue: AnyQueue, given: Given) -> Answer:
     """Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones."""
-    queue = await session.queue(given)
     stats = await queue.failures.get_stats()
     reasons = Counter[str]()
     expired, now = 0, time.time() * 1_000
@@ -277,10 +276,9 @@ async def _stats(session: Session, given: Given) -> Answer:
 # -- the policies ----------------------------------------------------------------------------------------------
 
 
-@COMMANDS("GetDlqConfig", "dead letters", "GET /queues/{queue}/dlq-config", QUEUE)
-async def _get_config(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("GetDlqConfig", "dead letters", "GET /queues/{queue}/dlq-config")
+async def _get_config(queue: AnyQueue, given: Given) -> Answer:
     """Return the policy for failed jobs."""
-    queue = await session.queue(given)
     return {"config": _dlq_config(await queue.failures.get_policy())}
 
 
@@ -295,17 +293,16 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
     }
 
 
-@COMMANDS(
+@COMMANDS.on_queue(
     "SetDlqConfig",
     "dead letters",
     "PUT /queues/{queue}/dlq-config",
-    QUEUE,
     Kind.MAP("config", required=True),
     wrapped="config",
 )
-async def _set_config(session: Session, given: Given) -> None:
+async def _set_config(queue: AnyQueue, given: Given) -> None:
     """Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`."""
-    queue, changes = await session.queue(given), given["config"]
+    changes = given["config"]
     checked = check_nested("config", _DLQ_CONFIG, changes)
     # null removes a limit.
     settings = _dlq_config(await queue.failures.get_policy()) | {name: checked[name] for name in changes}
@@ -327,10 +324,10 @@ async def _set_config(session: Session, given: Given) -> None:
     )  # fmt: skip
 
 
-@COMMANDS("GetStallConfig", "dead letters", "GET /queues/{queue}/stall-config", QUEUE)
-async def _get_stall_config(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("GetStallConfig", "dead letters", "GET /queues/{queue}/stall-config")
+async def _get_stall_config(queue: AnyQueue, given: Given) -> Answer:
     """Return the stalled-job policy."""
-    interval, most, grace = await (await session.queue(given)).settings.get_stalled_policy()
+    interval, most, grace = await queue.settings.get_stalled_policy()
     return {
         "config": {
             "enabled": True, "stallInterval": _STALLED_MS if interval is None else interval,
@@ -358,6 +355,6 @@ async def _set_stall_config(session: Session, given: Given) -> None:
         await queue.settings.set_stalled_policy(stalled_interval=interval, max_stalled_count=most, stalled_grace=grace)
 
 
-COMMANDS("PurgeDlq", "dead letters", "POST /queues/{queue}/dlq/purge", QUEUE, summary="Delete the failed jobs.")(
-    on_queue(lambda queue: queue.failures.purge(), "count")
-)
+COMMANDS.on_queue(
+    "PurgeDlq", "dead letters", "POST /queues/{queue}/dlq/purge", summary="Delete the failed jobs.", answer="count"
+)(lambda queue, given: queue.failures.purge())

@@ -12,7 +12,7 @@ from glidemq_py._core.limits import MAX_COUNT, FairKeyInfo, RateLimit, validate_
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
-from glidemq_py.gateway.session import Commands, Handler, Session, on_queue
+from glidemq_py.gateway.session import Commands, Handler, Session
 from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 COMMANDS: Final = Commands()
@@ -32,28 +32,25 @@ def _field_named() -> Generator[None]:
         raise CommandError(f"limit {error.problem}") from None
 
 
-@COMMANDS("RateLimit", "limits", "PUT /queues/{queue}/rate-limit", QUEUE, _LIMIT, _DURATION, _TTL)
-async def _rate_limit(session: Session, given: Given) -> None:
+@COMMANDS.on_queue("RateLimit", "limits", "PUT /queues/{queue}/rate-limit", _LIMIT, _DURATION, _TTL)
+async def _rate_limit(queue: AnyQueue, given: Given) -> None:
     """Limit how many jobs all workers start per `duration` ms."""
-    queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
 
 
-@COMMANDS(
-    "SetConcurrency", "limits", "PUT /queues/{queue}/concurrency", QUEUE, _LIMIT, renamed={"concurrency": "limit"}
+@COMMANDS.on_queue(
+    "SetConcurrency", "limits", "PUT /queues/{queue}/concurrency", _LIMIT, renamed={"concurrency": "limit"}
 )
-async def _concurrency(session: Session, given: Given) -> None:
+async def _concurrency(queue: AnyQueue, given: Given) -> None:
     """Limit the active jobs of all workers."""
-    queue = await session.queue(given)
     with _field_named():
         await queue.limits.set_concurrency(given["limit"])
 
 
-@COMMANDS("GetQueueLimits", "limits", "", QUEUE, Kind.ANY("maxJobs"))
-async def _limits(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("GetQueueLimits", "limits", "", Kind.ANY("maxJobs"))
+async def _limits(queue: AnyQueue, given: Given) -> Answer:
     """Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit."""
-    queue = await session.queue(given)
     found = await queue.limits.get()
     rate, most = found.rate_limit, found.concurrency
     is_maxed = most is not None and (await queue.get_job_counts()).active >= most
@@ -101,10 +98,9 @@ def _removes(limit: str) -> Handler:
     return remove
 
 
-@COMMANDS("GetGroupsJobsCount", "groups", "", QUEUE)
-async def _all_backlogs(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("GetGroupsJobsCount", "groups", "")
+async def _all_backlogs(queue: AnyQueue, given: Given) -> Answer:
     """Count the ready jobs of all groups."""
-    queue = await session.queue(given)
     return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
 
 
@@ -195,16 +191,12 @@ async def _remove_of_job(session: Session, given: Given) -> Answer:
     return {"data": {"removed": is_owner and await queue.jobs.remove_deduplication(key)}}
 
 
-COMMANDS("RateLimitClear", "limits", "DELETE /queues/{queue}/rate-limit", QUEUE, summary="Remove the rate limit.")(
-    on_queue(lambda queue: queue.limits.remove_rate_limit())
+COMMANDS.on_queue("RateLimitClear", "limits", "DELETE /queues/{queue}/rate-limit", summary="Remove the rate limit.")(
+    lambda queue, given: queue.limits.remove_rate_limit()
 )
-COMMANDS(
-    "ClearConcurrency",
-    "limits",
-    "DELETE /queues/{queue}/concurrency",
-    QUEUE,
-    summary="Remove the limit of active jobs.",
-)(on_queue(lambda queue: queue.limits.set_concurrency(0)))
+COMMANDS.on_queue(
+    "ClearConcurrency", "limits", "DELETE /queues/{queue}/concurrency", summary="Remove the limit of active jobs."
+)(lambda queue, given: queue.limits.set_concurrency(0))
 COMMANDS("GetGroupJobsCount", "groups", "", *_GROUP, summary="Count the ready jobs of a group.")(
     _shown("count", lambda info: info.backlog)
 )

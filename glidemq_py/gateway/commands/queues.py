@@ -23,7 +23,7 @@ from glidemq_py.gateway.job_objects import (
 from glidemq_py.gateway.listing import MOST_LISTED, Listed, jobs_in_order, size_of
 from glidemq_py.gateway.names import listed_queues, wire_name
 from glidemq_py.gateway.push_rows import forget_group_limits
-from glidemq_py.gateway.session import Commands, Session, on_queue
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.slices import JOB_CHARS, LARGE_CHARS, Slices
 from glidemq_py.gateway.table import QUEUE, Answer, CommandError, Field, Given, Kind, check_field
 from glidemq_py.gateway.values import LargeAnswer
@@ -46,24 +46,23 @@ async def _pause(session: Session, given: Given) -> None:
     await (await session.queue(given)).pause()
 
 
-@COMMANDS("PromoteJobs", "control", "POST /queues/{queue}/promote-jobs", *_QUEUE, _COUNT)
-async def _promote(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("PromoteJobs", "control", "POST /queues/{queue}/promote-jobs", _COUNT)
+async def _promote(queue: AnyQueue, given: Given) -> Answer:
     """Make delayed jobs ready; all without `count`, none if it is 0."""
-    queue, count = await session.queue(given), given["count"]
+    count = given["count"]
     return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
 
 
-@COMMANDS("GetCountsPerPriority", "query", "GET /queues/{queue}/priority-counts", *_QUEUE)
-async def _priorities(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("GetCountsPerPriority", "query", "GET /queues/{queue}/priority-counts")
+async def _priorities(queue: AnyQueue, given: Given) -> Answer:
     """Count the ready jobs by priority; those with a `groupId` as 0."""
-    queue = await session.queue(given)
     return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
-@COMMANDS("Count", "query", "GET /queues/{queue}/count", *_QUEUE)
-async def _count(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("Count", "query", "GET /queues/{queue}/count")
+async def _count(queue: AnyQueue, given: Given) -> Answer:
     """Count the jobs that are not finished."""
-    found = await (await session.queue(given)).get_job_counts()
+    found = await queue.get_job_counts()
     unfinished = (
         found.waiting, found.group_waiting, found.prioritized, found.delayed, found.suspended, found.active,
         found.waiting_children,
@@ -134,10 +133,10 @@ async def _list_queues(session: Session, given: Given) -> Answer:
     return {"queues": [wire_name(name) for name in found]}
 
 
-@COMMANDS("TrimEvents", "control", "", *_QUEUE, Kind.INTEGER("maxLength", 0, 2**53, required=True))
-async def _trim_events(session: Session, given: Given) -> Answer:
+@COMMANDS.on_queue("TrimEvents", "control", "", Kind.INTEGER("maxLength", 0, 2**53, required=True))
+async def _trim_events(queue: AnyQueue, given: Given) -> Answer:
     """Delete the oldest events of the queue."""
-    queue, removed = await session.queue(given), 0
+    removed = 0
     link = await queue._first_connected()
     for part in queue._parts:
         trimmed = await link.command("XTRIM", part._keys.events, "MAXLEN", "=", str(given["maxLength"]))
@@ -202,19 +201,19 @@ async def _listed_states(queue: AnyQueue, given: Any) -> list[str]:
     return [*wanted]
 
 
-COMMANDS("Resume", "control", "POST /queues/{queue}/resume", *_QUEUE, summary="Resume the queue.")(
-    on_queue(lambda queue: queue.resume())
+COMMANDS.on_queue("Resume", "control", "POST /queues/{queue}/resume", summary="Resume the queue.")(
+    lambda queue, given: queue.resume()
 )
-COMMANDS("IsPaused", "control", "GET /queues/{queue}/paused", *_QUEUE, summary="Return whether the queue is paused.")(
-    on_queue(lambda queue: queue.is_paused(), "paused")
-)
-COMMANDS(
+COMMANDS.on_queue(
+    "IsPaused", "control", "GET /queues/{queue}/paused", summary="Return whether the queue is paused.", answer="paused"
+)(lambda queue, given: queue.is_paused())
+COMMANDS.on_queue(
     "Drain",
     "control",
     "POST /queues/{queue}/drain",
-    *_QUEUE,
     summary="Delete the waiting, prioritized and delayed jobs.",
-)(on_queue(lambda queue: queue.drain(delayed=True), "count"))
-COMMANDS("GetJobCounts", "query", "GET /queues/{queue}/counts", *_QUEUE, summary="Count the jobs by state.")(
-    on_queue(read_wire_counts, "counts")
-)
+    answer="count",
+)(lambda queue, given: queue.drain(delayed=True))
+COMMANDS.on_queue(
+    "GetJobCounts", "query", "GET /queues/{queue}/counts", summary="Count the jobs by state.", answer="counts"
+)(lambda queue, given: read_wire_counts(queue))
