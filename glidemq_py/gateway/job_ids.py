@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.transport import Transport
@@ -74,6 +74,10 @@ class JobIds:
         self._names: OrderedDict[int, str] = OrderedDict()
         self._met: OrderedDict[int, str] = OrderedDict()
         """Names of queues by their usual numbers, which the server may have lost."""
+
+    async def _call(self, command: str, *rest: str) -> Any:
+        """Return the reply to a command about the hash."""
+        return await self._transport.command(command, self._key, *rest)
 
     def met(self, queue: str) -> None:
         """Remember a queue or partition that exists, or may exist."""
@@ -214,7 +218,7 @@ class JobIds:
         """
         if not await self._holds(number, queue):
             return False
-        await self._transport.command("HSETNX", self._key, f"q:{queue}", str(number))
+        await self._call("HSETNX", f"q:{queue}", str(number))
         return True
 
     async def repair(self) -> int:
@@ -229,18 +233,18 @@ class JobIds:
         known = list(self._names.items())
         for page in pieces(known, _NUMBERS_PER_CALL):
             fields = [field for number, name in page for field in (f"n:{number}", f"q:{name}")]
-            found = await self._transport.command("HMGET", self._key, *fields)
+            found = await self._call("HMGET", *fields)
             for (number, name), named, numbered in zip(page, found[::2], found[1::2], strict=True):
                 if named is None:
                     written += await self.restore_number(number, name)
                 elif named.decode("utf-8", "replace") != name:
                     self._forget(number, name)
                 elif numbered is None:
-                    await self._transport.command("HSETNX", self._key, f"q:{name}", str(number))
+                    await self._call("HSETNX", f"q:{name}", str(number))
         return written
 
     async def _number(self, queue: str) -> int:
-        text = await self._transport.command("HGET", self._key, f"q:{queue}")
+        text = await self._call("HGET", f"q:{queue}")
         stored, usual = _valid_number(text), usual_number(queue)
         following = ((usual + at - 1) % (MAX_QUEUES - 1) + 1 for at in range(_NUMBERS_TRIED))
         for number in following if stored is None else (stored, *following):
@@ -249,23 +253,23 @@ class JobIds:
         else:
             raise CommandError(f"queue {wire_name(queue)!r} is one too many: no number is free for it")
         if number != stored:
-            await self._transport.command("HSETNX" if text is None else "HSET", self._key, f"q:{queue}", str(number))
+            await self._call("HSETNX" if text is None else "HSET", f"q:{queue}", str(number))
         self._remember(queue, number)
         self._numbers[queue] = number
         return number
 
     async def _holds(self, number: int, queue: str) -> bool:
         """Give a number to a queue unless it has it; return False if another queue has it."""
-        if await self._transport.command("HSETNX", self._key, f"n:{number}", queue):
+        if await self._call("HSETNX", f"n:{number}", queue):
             return True
-        found = await self._transport.command("HGET", self._key, f"n:{number}")
+        found = await self._call("HGET", f"n:{number}")
         return found is not None and bool(found.decode("utf-8", "replace") == queue)
 
     async def _name(self, number: int) -> str | None:
         name = self._names.get(number)
         if name is not None:
             return name
-        found = await self._transport.command("HGET", self._key, f"n:{number}")
+        found = await self._call("HGET", f"n:{number}")
         if found is not None:
             name = found.decode("utf-8", "replace")
             if not _is_name(self._prefix, name):

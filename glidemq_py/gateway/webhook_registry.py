@@ -211,6 +211,10 @@ class WebhookRegistry:
         self._key = f"{prefix}:gateway:webhooks"
         self._maker = IdMaker()
 
+    async def _call(self, command: str, *rest: str) -> Any:
+        """Return the reply to a command about the hash."""
+        return await self._transport.command(command, self._key, *rest)
+
     async def now(self) -> int:
         """Return the time of the server, epoch ms."""
         return await server_time(self._transport)
@@ -223,19 +227,19 @@ class WebhookRegistry:
 
     async def revision(self) -> int:
         """Return how often webhooks were changed. A webhook counts from the answer to its command on."""
-        found = await self._transport.command("HGET", self._key, _REVISION)
+        found = await self._call("HGET", _REVISION)
         return 0 if found is None else _number(found.decode("utf-8", "replace")) or 0
 
     async def get(self, webhook_id: str) -> Webhook | None:
         """Return a webhook; None if it does not exist."""
-        text = await self._transport.command("HGET", self._key, f"w:{webhook_id}")
+        text = await self._call("HGET", f"w:{webhook_id}")
         return None if text is None else _webhook(text.decode("utf-8", "replace"))
 
     async def remove(self, webhook_id: str) -> bool:
         """Remove a webhook; return False if it does not exist."""
-        removed = await self._transport.command("HDEL", self._key, f"w:{webhook_id}")
-        await self._transport.command("HINCRBY", self._key, _REVISION, "1")
-        await self._transport.command("HDEL", self._key, *(f"{name}:{webhook_id}" for name in _COUNTERS))
+        removed = await self._call("HDEL", f"w:{webhook_id}")
+        await self._call("HINCRBY", _REVISION, "1")
+        await self._call("HDEL", *(f"{name}:{webhook_id}" for name in _COUNTERS))
         return bool(removed)
 
     async def enable(self, webhook_id: str, *, enabled: bool) -> bool:
@@ -249,7 +253,7 @@ class WebhookRegistry:
 
     async def all(self) -> dict[str, tuple[Webhook, Figures]]:
         """Return the webhooks with their figures by id, in the order of their registration."""
-        pairs: dict[bytes, bytes] = await self._transport.command("HGETALL", self._key) or {}
+        pairs: dict[bytes, bytes] = await self._call("HGETALL") or {}
         fields = {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in pairs.items()}
         found: dict[str, tuple[Webhook, Figures]] = {}
         for name in sorted(fields):
@@ -262,18 +266,18 @@ class WebhookRegistry:
 
     async def count(self, webhook_id: str, *, ended: str | None) -> None:
         """Count an attempt: ``ended`` is "ok", "failed" (it was the last one), or None (it is repeated)."""
-        await self._transport.command("HSET", self._key, f"last:{webhook_id}", str(await self.now()))
+        await self._call("HSET", f"last:{webhook_id}", str(await self.now()))
         if ended is not None:
-            await self._transport.command("HINCRBY", self._key, f"{ended}:{webhook_id}", "1")
+            await self._call("HINCRBY", f"{ended}:{webhook_id}", "1")
 
     async def note_dead(self, webhook_id: str) -> None:
         """Note that a receiver does not answer."""
-        await self._transport.command("HSET", self._key, f"dead:{webhook_id}", str(await self.now()))
+        await self._call("HSET", f"dead:{webhook_id}", str(await self.now()))
 
     async def dead(self, webhook_ids: Iterable[str]) -> set[str]:
         """Return those webhooks whose receivers did not answer in the last minute."""
         ids = list(webhook_ids)
-        found = await self._transport.command("HMGET", self._key, *(f"dead:{each}" for each in ids))
+        found = await self._call("HMGET", *(f"dead:{each}" for each in ids))
         times = [0 if each is None else _number(each.decode("utf-8", "replace")) or 0 for each in found]
         if not any(times):
             return set()
@@ -282,16 +286,16 @@ class WebhookRegistry:
 
     async def forget_figures(self, known: Iterable[str]) -> None:
         """Remove figures of webhooks that were removed meanwhile."""
-        names = {name.decode("utf-8", "replace") for name in await self._transport.command("HKEYS", self._key)}
+        names = {name.decode("utf-8", "replace") for name in await self._call("HKEYS")}
         kept = set(known)
         names.discard(_REVISION)
         stale = [name for name in names if not name.startswith("w:") and name.partition(":")[2] not in kept]
         if stale:
-            await self._transport.command("HDEL", self._key, *stale)
+            await self._call("HDEL", *stale)
 
     async def _write(self, webhook_id: str, webhook: Webhook) -> None:
-        await self._transport.command("HSET", self._key, f"w:{webhook_id}", json.dumps(asdict(webhook)))
-        await self._transport.command("HINCRBY", self._key, _REVISION, "1")
+        await self._call("HSET", f"w:{webhook_id}", json.dumps(asdict(webhook)))
+        await self._call("HINCRBY", _REVISION, "1")
 
 
 def _number(text: str | None) -> int | None:
