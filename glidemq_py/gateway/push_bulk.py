@@ -60,7 +60,6 @@ from glidemq_py.errors import (
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.push_options import (
     JOB_FIELDS,
-    GroupFullError,
     Push,
     again,
     chosen_id,
@@ -120,12 +119,16 @@ class Bulk:
         state: The gateway.
         queue: The queue.
         given: Their fields, unchecked.
+        is_many: Whether errors name the position of a job.
 
     Attributes:
         way: How they are added, once they are checked. They are sent at once, in one call, unless they go alone.
     """
 
-    def __init__(self, state: GatewayState, queue: AnyQueue, given: Sequence[Any]) -> None:
+    def __init__(
+        self, state: GatewayState, queue: AnyQueue, given: Sequence[Any], *, is_many: bool = True
+    ) -> None:  # fmt: skip
+        self._is_many = is_many
         self._state, self._ids, self._queue, self._given = state, state.ids, queue, given
         self._claimed: dict[str, str] = {}
         """The entries of the chosen ids that were claimed."""
@@ -211,11 +214,10 @@ class Bulk:
             raise CommandError(f"jobs must have at most {MOST_JOBS} items")
         link, made = queue._link or await queue._first_connected(), self._made
         routes = None if queue._partitions is None else Routes(queue)
-        is_lone = len(given) == 1  # it has no position in errors
         for number, each in enumerate(given):
             if number % ROWS_AT_ONCE == ROWS_AT_ONCE - 1:
                 await asyncio.sleep(0)  # other connections are served meanwhile
-            where = "data" if is_lone else f"jobs[{number}].data"
+            where = f"jobs[{number}].data" if self._is_many else "data"
             usual = usual_row(queue, link, ids, each, where) if each.__class__ is dict else None
             if usual is not None:
                 made.append(usual)
@@ -242,7 +244,7 @@ class Bulk:
             await self._place(*self._parts[0])
 
     def _prefix(self, number: int) -> str:
-        return "" if len(self._given) == 1 else f"jobs[{number}]: "
+        return f"jobs[{number}]: " if self._is_many else ""
 
     async def _check_unusual(self, link: QueueLink, number: int, given: Any) -> bool:
         """Check and encode a job; return False if an earlier one has its id."""
@@ -257,7 +259,7 @@ class Bulk:
             chosen, size = chosen_id(fields), group_size(fields)
         except CommandError as error:
             raise CommandError(f"{self._prefix(number)}{error}") from None
-        made = new_row(queue, link, given, push, None if len(self._given) == 1 else number)
+        made = new_row(queue, link, given, push, number if self._is_many else None)
         self._is_durable = self._is_durable or fields["durable"]
         if chosen is not None and (place := self._by_id.setdefault(push[2]["job_id"], i)) != i:
             self._places = self._places or {at: at for at in range(number)}
@@ -393,7 +395,8 @@ class Bulk:
         if isinstance(error, JobNotFoundError):
             what = missing_job(error, self._push_at(i)[2])
         elif isinstance(error, FairKeyFullError) and len(self._given) == 1:
-            return GroupFullError(error, self._sizes.get(i))
+            size = f" of {self._sizes[i][1]}" if i in self._sizes else ""
+            return CommandError(f"Group {error.key} has reached its maximum size{size}")
         else:
             what = str(error)
         is_of_call = isinstance(error, CommandError) or (

@@ -18,7 +18,6 @@ from glidemq_py._core.times import SECOND_MS
 from glidemq_py._features.schedulers.options import check_zone
 from glidemq_py.errors import (
     AmbiguousResultError,
-    FairKeyFullError,
     GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
@@ -306,13 +305,6 @@ def _check_size(data: Any, limit: int) -> None:
     size = len(encode_data(data, limit=_MOST_BYTES).encode("utf-8", "surrogatepass"))
     if size > limit:
         raise CommandError(f"data has {size} bytes, more than sizeLimit {limit}")
-
-
-class GroupFullError(CommandError):
-    """A job was not added, because its group has its maximum size."""
-
-    def __init__(self, error: FairKeyFullError, size: tuple[str, int] | None) -> None:
-        super().__init__(f"Group {error.key} has reached its maximum size" + ("" if size is None else f" of {size[1]}"))
 
 
 def _tags(given: Sequence[str]) -> tuple[str, ...]:

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.payload import PackedValue
-from glidemq_py.errors import GlideMQValidationError, PayloadTooLargeError
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_ids import JobIds
 from glidemq_py.gateway.push_bulk import Bulk
 from glidemq_py.gateway.push_options import (
     JOB_FIELDS,
-    GroupFullError,
     chosen_id,
     ineffective_policies,
     push_of,
@@ -58,7 +57,7 @@ def _note_policies(session: Session, first: Any) -> None:
 )
 async def _push(session: Session, given: Given) -> Answer:
     """Add a job."""
-    return PortableMap(id=(await _add(session, given["queue"], (given["job"],)))[0])
+    return PortableMap(id=(await _add(session, given["queue"], (given["job"],), is_many=False))[0])
 
 
 @COMMANDS(
@@ -73,20 +72,11 @@ async def _push(session: Session, given: Given) -> Answer:
 async def _push_many(session: Session, given: Given) -> Answer:
     """Add up to 100,000 jobs, all or none; each has the fields of `PUSH`."""
     jobs = given["jobs"]
-    if len(jobs) != 1:
-        return PortableMap(ids=await _add(session, given["queue"], jobs) if jobs else [])
-    try:
-        return PortableMap(ids=await _add(session, given["queue"], jobs))
-    except GroupFullError:
-        raise
-    except PayloadTooLargeError as error:
-        raise PayloadTooLargeError(f"jobs[0].{error.option}", error.size, error.limit) from None
-    except CommandError as error:
-        raise CommandError(f"jobs[0]: {error}") from None
+    return PortableMap(ids=await _add(session, given["queue"], jobs, is_many=True) if jobs else [])
 
 
-async def _add(session: Session, name: str, jobs: Sequence[Any]) -> list[str]:
-    """Add the jobs with these fields, which are not checked yet; return their ids on the wire."""
+async def _add(session: Session, name: str, jobs: Sequence[Any], *, is_many: bool) -> list[str]:
+    """Add the jobs with these fields, which are not checked yet; return their ids on the wire. See `Bulk`."""
     _note_policies(session, jobs[0])
     state, order = session.state, session.push_order
     await session.pushing.acquire()
@@ -95,9 +85,9 @@ async def _add(session: Session, name: str, jobs: Sequence[Any]) -> list[str]:
         if [each for each in jobs if each.__class__ is dict and each.get("repeat")]:
             (await order.enter(name, Way.ALONE))()
             # A client that leaves must not stop it halfway.
-            return await state.finished(_add_repeated(session, queue, jobs))
+            return await state.finished(_add_repeated(session, queue, jobs, is_many=is_many))
         state.maintain(queue)
-        bulk = Bulk(state, queue, jobs)
+        bulk = Bulk(state, queue, jobs, is_many=is_many)
         await bulk.check()
         leave = await order.enter(name, bulk.way)
         if bulk.way is Way.ALONE:
@@ -111,10 +101,10 @@ async def _add(session: Session, name: str, jobs: Sequence[Any]) -> list[str]:
         leave()
 
 
-async def _add_repeated(session: Session, queue: AnyQueue, jobs: Sequence[Any]) -> list[str]:
-    async with repeated(session.state.ids, queue, jobs):
+async def _add_repeated(session: Session, queue: AnyQueue, jobs: Sequence[Any], *, is_many: bool) -> list[str]:
+    async with repeated(session.state.ids, queue, jobs, is_many=is_many):
         session.state.maintain(queue, now=True)
-        bulk = Bulk(session.state, queue, jobs)
+        bulk = Bulk(session.state, queue, jobs, is_many=is_many)
         await bulk.check()
         return await bulk.add()
 
@@ -132,7 +122,7 @@ _FIELDS: Final = (
 
 @asynccontextmanager
 async def repeated(
-    ids: JobIds, queue: AnyQueue, jobs: Sequence[Any]
+    ids: JobIds, queue: AnyQueue, jobs: Sequence[Any], *, is_many: bool
 ) -> AsyncGenerator[None]:  # fmt: skip
     """Create the schedulers of the jobs with `repeat`, which the block adds.
 
@@ -142,6 +132,7 @@ async def repeated(
         ids: Makes and reads ids.
         queue: The queue.
         jobs: Fields of jobs, unchecked.
+        is_many: Whether errors name the position of a job.
 
     Raises:
         CommandError: If an option is invalid. Nothing was created.
@@ -152,7 +143,7 @@ async def repeated(
         try:
             plans.append(await _plan(ids, queue, each))
         except CommandError as error:
-            raise CommandError(f"jobs[{number}]: {error}" if len(jobs) > 1 else str(error)) from None
+            raise CommandError(f"jobs[{number}]: {error}" if is_many else str(error)) from None
     created: list[str] = []
     try:
         for name, options in plans:
