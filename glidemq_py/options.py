@@ -18,6 +18,7 @@ else:
             ),
             "glidemq_py._core.queue_options": "DeadLetterOptionsDict, DurabilityDict",
             "glidemq_py._features.budgets": "BudgetDict",
+            "glidemq_py._features.failures": "FailureCriteriaDict",
             "glidemq_py._features.schedulers.options": "ScheduleDict",
             "glidemq_py._features.vectors": "VectorFieldDict",
             "glidemq_py._worker.options": "BatchDict, FailureLogDict, SandboxDict",

@@ -480,9 +480,7 @@ def parse_nested(option: str, value: object, kind: type[T], shapes: str = "") ->
         raise GlideMQValidationError(name, error.value, error.problem) from None
 
 
-def lists_options(
-    kind: type[CheckedOptions], typed: type[Any], without: Collection[str] = ()
-) -> Callable[[CallableT], CallableT]:
+def lists_options(kind: type[Any], typed: type[Any], without: Collection[str] = ()) -> Callable[[CallableT], CallableT]:
     """Let a method with ``**options`` list them in its signature and docstring, for ``help()`` and shells.
 
     Args:

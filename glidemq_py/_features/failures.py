@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict, Unpack
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls import call, declared
 from glidemq_py._core.calls.administration import set_settings
-from glidemq_py._core.checks import check_choice, check_int
+from glidemq_py._core.checks import check_choice, check_int, lists_options
 from glidemq_py._core.keys import validate_job_name
-from glidemq_py._core.misuse import known_methods
+from glidemq_py._core.misuse import check_keywords, known_methods
 from glidemq_py._core.times import MAX_EPOCH_MS, epoch_ms, to_instant
 from glidemq_py._features.failed_attempts import FIELD, FailedAttempt, FailureReason, read_failed_attempts, reason_named
 from glidemq_py._features.failure_policy import FailurePolicies
@@ -152,9 +152,29 @@ class FailureStats:
     counts: dict[tuple[FailureReason, str], int]
 
 
-def _filter(
-    reason: str | Iterable[str] | None, name: str | None, since: int | datetime | None, until: int | datetime | None
-) -> Filter:
+class FailureCriteriaDict(TypedDict, total=False):
+    """Which failed jobs: those that match all given criteria.
+
+    Attributes:
+        reason: only these reasons: one `FailureReason` or several; None = all.
+        name: only jobs with this name.
+        since: only jobs that failed at this time or later, epoch ms or datetime.
+        until: only jobs that failed at this time or before, epoch ms or datetime.
+    """
+
+    reason: FailureReason | str | Iterable[FailureReason | str] | None
+    name: str | None
+    since: int | datetime | None
+    until: int | datetime | None
+
+
+_CRITERIA: Final = frozenset(FailureCriteriaDict.__annotations__)
+
+
+def _filter(criteria: FailureCriteriaDict) -> Filter:
+    check_keywords(criteria, _CRITERIA)
+    reason, name = criteria.get("reason"), criteria.get("name")
+    since, until = criteria.get("since"), criteria.get("until")
     given = () if reason is None else (reason,) if isinstance(reason, str) else reason
     if not isinstance(given, Collection):
         raise GlideMQValidationError("reason", given, "must be a FailureReason or a collection of them")
@@ -235,11 +255,10 @@ async def _change(queue: ConnectedQueue, action: str, wanted: Filter) -> int:
 
 
 async def change_failures_in_pieces(
-    link: QueueLink, action: Literal["retry", "purge"], *, reason: Iterable[FailureReason | str] | None = None,
-    name: str | None = None, since: int | None = None, until: int | None = None, position: str = "",
-) -> AsyncGenerator[tuple[int, str]]:  # fmt: skip
+    link: QueueLink, action: Literal["retry", "purge"], *, position: str = "", **criteria: Unpack[FailureCriteriaDict]
+) -> AsyncGenerator[tuple[int, str]]:
     """Requeue or delete failed jobs, a hundred per call. Yield their number, and where to continue ('' = end)."""
-    async for piece in _pieces(link, action, _filter(reason, name, since, until), position):
+    async for piece in _pieces(link, action, _filter(criteria), position):
         yield piece
 
 
@@ -276,54 +295,35 @@ class Failures(FailurePolicies):
         """
         return await self._queue._of(job_id, read_attempts_of)
 
-    def iter(
-        self,
-        *,
-        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-        name: str | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
-    ) -> AsyncIterator[Failure]:
+    @lists_options(FailureCriteriaDict, FailureCriteriaDict)
+    def iter(self, **options: Unpack[FailureCriteriaDict]) -> AsyncIterator[Failure]:
         """Iterate over the failed jobs of the queue, oldest failure first.
 
         A job that stays failed is returned exactly once.
 
         Args:
-            reason: only these reasons: one `FailureReason` or several; None = all.
-            name: only jobs with this name.
-            since: only jobs that failed at this time or later, epoch ms or datetime.
-            until: only jobs that failed at this time or before, epoch ms or datetime.
+            **options: which jobs, see `FailureCriteriaDict`.
 
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        wanted = _filter(reason, name, since, until)
+        wanted = _filter(options)
         return self._queue._in_turn(lambda link: _failures(link, wanted))
 
-    async def get_all(
-        self,
-        *,
-        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-        name: str | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
-        limit: int = 100,
-    ) -> list[Failure]:
+    @lists_options(FailureCriteriaDict, FailureCriteriaDict)
+    async def get_all(self, *, limit: int = 100, **options: Unpack[FailureCriteriaDict]) -> list[Failure]:
         """Return the first ``limit`` failed jobs that match all given criteria, oldest failure first.
 
         Args:
-            reason: only these reasons: one `FailureReason` or several; None = all.
-            name: only jobs with this name.
-            since: only jobs that failed at this time or later, epoch ms or datetime.
-            until: only jobs that failed at this time or before, epoch ms or datetime.
             limit: maximum number of jobs, >= 1.
+            **options: which jobs, see `FailureCriteriaDict`.
 
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
         most = check_int("limit", limit, 1, 2**31)
         found: list[Failure] = []
-        async for failure in self.iter(reason=reason, name=name, since=since, until=until):
+        async for failure in self.iter(**options):
             found.append(failure)
             if len(found) == most:
                 break
@@ -348,23 +348,14 @@ class Failures(FailurePolicies):
         """Set the counters of `failures.get_stats` to 0. The failed jobs stay."""
         await self._queue._change(lambda link: link.call(set_settings, failureCounts=None))
 
-    async def purge(
-        self,
-        *,
-        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-        name: str | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
-    ) -> int:
+    @lists_options(FailureCriteriaDict, FailureCriteriaDict)
+    async def purge(self, **options: Unpack[FailureCriteriaDict]) -> int:
         """Delete the failed jobs that match all given criteria, in several short calls.
 
         An interrupted operation is continued by calling it again.
 
         Args:
-            reason: only these reasons: one `FailureReason` or several; None = all.
-            name: only jobs with this name.
-            since: only jobs that failed at this time or later, epoch ms or datetime.
-            until: only jobs that failed at this time or before, epoch ms or datetime.
+            **options: which jobs, see `FailureCriteriaDict`.
 
         Returns:
             The number of deleted jobs.
@@ -372,26 +363,17 @@ class Failures(FailurePolicies):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return await _change(self._queue, "purge", _filter(reason, name, since, until))
+        return await _change(self._queue, "purge", _filter(options))
 
-    async def retry(
-        self,
-        *,
-        reason: FailureReason | str | Iterable[FailureReason | str] | None = None,
-        name: str | None = None,
-        since: int | datetime | None = None,
-        until: int | datetime | None = None,
-    ) -> int:
+    @lists_options(FailureCriteriaDict, FailureCriteriaDict)
+    async def retry(self, **options: Unpack[FailureCriteriaDict]) -> int:
         """Requeue the failed jobs that match all given criteria, with all their attempts, oldest failure first.
 
         Cancelled jobs are requeued only if ``reason`` has `FailureReason.CANCELLED`. A job stays failed while another
         job that has not ended has its deduplication id.
 
         Args:
-            reason: only these reasons: one `FailureReason` or several; None = all.
-            name: only jobs with this name.
-            since: only jobs that failed at this time or later, epoch ms or datetime.
-            until: only jobs that failed at this time or before, epoch ms or datetime.
+            **options: which jobs, see `FailureCriteriaDict`.
 
         Returns:
             The number of requeued jobs.
@@ -399,4 +381,4 @@ class Failures(FailurePolicies):
         Raises:
             GlideMQValidationError: an argument is invalid.
         """
-        return await _change(self._queue, "retry", _filter(reason, name, since, until))
+        return await _change(self._queue, "retry", _filter(options))

@@ -140,7 +140,7 @@ async def _infos(link: QueueLink) -> AsyncIterator[FairKeyInfo]:
         after = last.key
 
 
-def _rate(rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None) -> tuple[int, int] | int:
+def rate_setting(rate_limit: RateLimit | Mapping[str, Any] | Literal[False] | None) -> tuple[int, int] | int:
     """Return None as False (unchanged), False as 0 (remove), and a limit as (jobs, ms)."""
     if rate_limit is None or rate_limit is False:
         return False if rate_limit is None else 0
@@ -190,8 +190,12 @@ class FairKeys(Area):
             problem = "give at least one of 'weight', 'concurrency', 'rate_limit' and 'max_backlog'"
             raise GlideMQValidationError("weight", None, problem)
         heavy = False if weight is None else check_weight("weight", weight)
-        number, most, rate = _count("concurrency", concurrency), _count("max_backlog", max_backlog), _rate(rate_limit)
-        limits: Any = {"weight": heavy, "concurrency": number, "rate": rate, "max_backlog": most}
+        number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
+        rate = rate_setting(rate_limit)
+        await self._set(name, weight=heavy, concurrency=number, rate=rate, max_backlog=most)
+
+    async def _set(self, key: str, **limits: Any) -> None:
+        name = validate_fair_key("key", key)
         await self._queue._at(name, lambda link: link.call(set_fair_limits, name, **limits), changes=True)
 
     async def set_defaults(
@@ -220,7 +224,7 @@ class FairKeys(Area):
             problem = "give at least one of 'concurrency', 'rate_limit' and 'max_backlog'"
             raise GlideMQValidationError("concurrency", None, problem)
         number, most = _count("concurrency", concurrency), _count("max_backlog", max_backlog)
-        rate = _rate(rate_limit)
+        rate = rate_setting(rate_limit)
         await self._queue._change(lambda link: link.call(
             set_fair_limits, _EACH_KEY, concurrency=number, rate=rate, max_backlog=most))  # fmt: skip
 
@@ -239,8 +243,7 @@ class FairKeys(Area):
         Raises:
             GlideMQValidationError: ``key`` is invalid.
         """
-        name = validate_fair_key("key", key)
-        await self._queue._at(name, lambda link: link.call(set_fair_limits, name, paused="yes"), changes=True)
+        await self._set(key, paused="yes")
 
     async def resume(self, key: str) -> None:
         """Start jobs of a paused fair key again. Idempotent.
@@ -248,8 +251,7 @@ class FairKeys(Area):
         Raises:
             GlideMQValidationError: ``key`` is invalid.
         """
-        name = validate_fair_key("key", key)
-        await self._queue._at(name, lambda link: link.call(set_fair_limits, name, paused="no"), changes=True)
+        await self._set(key, paused="no")
 
     async def get(self, key: str) -> FairKeyInfo:
         """Return the backlog, the active jobs and the limits of a fair key; zeros if it is not known.
@@ -299,7 +301,7 @@ class LimitsOfNames(Area):
         validate_job_name(name)
         if concurrency is None and rate_limit is None:
             raise GlideMQValidationError("concurrency", None, "give at least one of 'concurrency' and 'rate_limit'")
-        number, rate = _count("concurrency", concurrency), _rate(rate_limit)
+        number, rate = _count("concurrency", concurrency), rate_setting(rate_limit)
 
         async def limit(link: QueueLink) -> None:
             share = link.share("concurrency", number) if number else number

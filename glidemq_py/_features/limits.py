@@ -20,7 +20,7 @@ from glidemq_py._core.limits import (
 )
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._features.fair_keys import LimitsOfNames
+from glidemq_py._features.fair_keys import LimitsOfNames, rate_setting
 from glidemq_py._partitions.parts import Area, added_limits, added_rates, rate_of
 from glidemq_py.errors import GlideMQValidationError
 
@@ -202,10 +202,7 @@ class Groups(Area):
             problem = "give at least one of 'concurrency', 'rate_limit' and 'token_bucket'"
             raise GlideMQValidationError("concurrency", None, problem)
         width = concurrency if concurrency is None or concurrency is False else _width(concurrency)
-        rate: Setting = _setting(rate_limit)
-        if rate_limit is not None and rate_limit is not False:
-            limit = parse_nested("rate_limit", rate_limit, RateLimit)
-            rate = limit.max, limit.duration
+        rate = rate_setting(rate_limit)
         bucket: Setting = _setting(token_bucket)
         if token_bucket is not None and token_bucket is not False:
             tokens = parse_nested("token_bucket", token_bucket, TokenBucket)

@@ -54,6 +54,11 @@ class WriteId:
         """Return the write of one micro-batch."""
         return cls(id=f"{query}.{batch}", home=home, query=query, batch=batch, ttl=ttl, keep=keep, driver=driver)
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Id, query and batch, as most calls send them."""
+        return self.id, self.query, self.batch
+
     def tombstone(self, keys: QueueKeys, done: bool) -> int:
         """Return how long a queue stores the outcome of the write, in ms.
 
@@ -169,7 +174,7 @@ def _write_claim(write: str, query: str, batch: int, token: str, floor: int, dri
 
 def claim(write: WriteId, token: str, floor: int) -> Call[WriteStatus]:
     """Get a ballot with a number above ``floor``; commits with earlier ballots fail."""
-    return _write_claim(write.home.meta, write.id, write.query, write.batch, token, floor, write.driver)
+    return _write_claim(write.home.meta, *write.key, token, floor, write.driver)
 
 
 @call("write_stage", repeatable=True)
@@ -208,7 +213,7 @@ def commit(
     if another write was committed in the queue since.
     """
     return _write_commit(
-        keys.meta, write.id, write.query, write.batch, winners, first, total, keys == write.home, write.keep, ballot,
+        keys.meta, *write.key, winners, first, total, keys == write.home, write.keep, ballot,
         facts, last_commit, queues,
     )  # fmt: skip
 
@@ -227,7 +232,7 @@ def _write_publish(write: str, query: str, batch: int, decided: Flag, keep: int,
 
 def publish(write: WriteId, keys: QueueKeys, decided: bool, ballot: str = "") -> Call[PublishReply]:
     """Turn the next piece into jobs. Safe to repeat: the server tracks which pieces are published."""
-    return _write_publish(keys.meta, write.id, write.query, write.batch, decided, write.tombstone(keys, True), ballot)
+    return _write_publish(keys.meta, *write.key, decided, write.tombstone(keys, True), ballot)
 
 
 @call("write_finished", repeatable=True)
@@ -239,9 +244,7 @@ def _write_finished(write: str, query: str, batch: int, queue: str, keep: int, j
 def finish_staged_write(write: WriteId, queue: str, jobs: int, others: int) -> Call[str]:
     """Report to the home queue that all jobs of a queue are added."""
     home = write.home
-    return _write_finished(
-        home.meta, write.id, write.query, write.batch, queue, write.tombstone(home, True), jobs, others
-    )
+    return _write_finished(home.meta, *write.key, queue, write.tombstone(home, True), jobs, others)
 
 
 class Aborted(NamedTuple):
@@ -269,7 +272,7 @@ def abort(write: WriteId, keys: QueueKeys, cursor: str = "0", changes: int = -1)
     """
     home = write.home
     return _write_abort(
-        keys.meta, write.id, write.query, write.batch, home.name, write.tombstone(keys, False), write.driver, cursor,
+        keys.meta, *write.key, home.name, write.tombstone(keys, False), write.driver, cursor,
         changes, keys == home,
     )  # fmt: skip
 
@@ -408,6 +411,11 @@ def _all(calls: list[Call[Any]]) -> Steps[list[Any]]:
     return (yield Together(calls)) if calls else []
 
 
+def _pause_before(tries: int) -> Steps[None]:
+    if tries:
+        yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
+
+
 def decide_write(
     write: WriteId, winners: Mapping[str, Sequence[Winner]], facts: str = "",
     last_commits: Mapping[str, int] | None = None,
@@ -433,8 +441,7 @@ def decide_write(
     # The driver's token: a repeated call after a lost reply recognizes its own decision.
     token, floor = write.driver or secrets.token_hex(6), 0
     for tries in range(_TRIES):
-        if tries:
-            yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
+        yield from _pause_before(tries)
         state, ballot = yield claim(write, token, floor)
         if state in ("committed", "done"):
             return bool(ballot.endswith(f":{token}"))
@@ -518,8 +525,7 @@ def overwrite(
     nothing.
     """
     for tries in range(_TRIES):
-        if tries:
-            yield Pause(random.uniform(0, min(_PAUSE_MAX_S, _PAUSE_S * 2**tries)))
+        yield from _pause_before(tries)
         last_commits = yield from _drain_all(write, winners, emptied)
         if last_commits is None:
             continue

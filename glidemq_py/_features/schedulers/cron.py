@@ -214,7 +214,7 @@ def instants(pattern: CronPattern, zone: tzinfo, after: int) -> Iterator[int]:
 
 def next_instant(pattern: CronPattern, zone: tzinfo, after: int) -> int | None:
     """Return the first match strictly after a time, or None if there is none within `HORIZON_YEARS`."""
-    last_year = (_EPOCH + timedelta(milliseconds=after)).year + HORIZON_YEARS
+    last_year = as_datetime(after, UTC).year + HORIZON_YEARS
     find = _by_the_clock if pattern.is_fixed_time or zone is UTC else _by_time_that_passes
     at = find(pattern, zone, after, last_year)
     return None if at is None or at > MAX_EPOCH_MS else at
@@ -242,17 +242,18 @@ def _next_wall(pattern: CronPattern, after: datetime, last_year: int) -> datetim
 # -- instants -------------------------------------------------------------------------------------------------
 
 
-def _local(at: int, zone: tzinfo) -> datetime:
+def as_datetime(at: int, zone: tzinfo) -> datetime:
+    """Return an epoch ms time as an aware datetime."""
     return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
 
 
 def _offset_ms(at: int, zone: tzinfo) -> int:
-    offset = _local(at, zone).utcoffset()
+    offset = as_datetime(at, zone).utcoffset()
     return 0 if offset is None else offset // timedelta(milliseconds=1)
 
 
 def _by_the_clock(pattern: CronPattern, zone: tzinfo, after: int, last_year: int) -> int | None:
-    wall: datetime | None = _local(after, zone).replace(tzinfo=None)
+    wall: datetime | None = as_datetime(after, zone).replace(tzinfo=None)
     while wall is not None:
         wall = _next_wall(pattern, wall, last_year)
         if wall is not None and (at := _instant_of(wall, zone)) > after:
@@ -263,7 +264,7 @@ def _by_the_clock(pattern: CronPattern, zone: tzinfo, after: int, last_year: int
 def _instant_of(wall: datetime, zone: tzinfo) -> int:
     """Return the first epoch ms at which clocks show a local time, or the end of the gap if they never show it."""
     at = epoch_ms(wall.replace(tzinfo=zone).astimezone(UTC))
-    if _local(at, zone).replace(tzinfo=None) == wall:
+    if as_datetime(at, zone).replace(tzinfo=None) == wall:
         return at
     return _change(epoch_ms(wall.replace(tzinfo=zone, fold=1).astimezone(UTC)), at, zone)
 
@@ -284,7 +285,7 @@ def _change(before: int, after: int, zone: tzinfo) -> int:
 def _by_time_that_passes(pattern: CronPattern, zone: tzinfo, after: int, last_year: int) -> int | None:
     at, offset = after, _offset_ms(after, zone)
     while True:
-        shown = (_EPOCH + timedelta(milliseconds=at + offset)).replace(tzinfo=None)
+        shown = as_datetime(at + offset, UTC).replace(tzinfo=None)
         wall = _next_wall(pattern, shown, last_year)
         found = None if wall is None else epoch_ms(wall.replace(tzinfo=UTC)) - offset
         # Search one week at a time, so that no change of the offset is missed.
@@ -298,7 +299,7 @@ def _by_time_that_passes(pattern: CronPattern, zone: tzinfo, after: int, last_ye
         if found is not None and found <= end:
             return found
         at = end
-        if _local(at, zone).year > last_year:
+        if as_datetime(at, zone).year > last_year:
             return None
 
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
 from typing import Final, Literal, TypedDict
 from zoneinfo import ZoneInfo
 
 from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_choice, check_int, option
 from glidemq_py._core.times import Milliseconds, epoch_ms, to_instant, to_ms
-from glidemq_py._features.schedulers.cron import HORIZON_YEARS, CronPattern, DayMatch, next_instant, parse_cron
+from glidemq_py._features.schedulers.cron import (
+    HORIZON_YEARS,
+    CronPattern,
+    DayMatch,
+    as_datetime,
+    next_instant,
+    parse_cron,
+)
 from glidemq_py.errors import GlideMQValidationError, MissingOptionError
 
 Misfire = Literal["fire_once", "fire_all", "skip"]
@@ -18,7 +25,6 @@ _KINDS: Final = ("every", "pattern", "repeat_after_complete")
 _MAX_RUNS: Final = 2**53 - 1
 _MAX_PREVIEW: Final = 10_000
 _NO_ZONES: Final = frozenset({"localtime", "Factory", "posixrules"})
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ScheduleDict(TypedDict, total=False):
@@ -211,8 +217,3 @@ class Schedule(OptionValue, kw_only=True):
 def parsed(pattern: str, day_match: str) -> CronPattern:
     """Return the parsed form of a valid pattern; cached."""
     return parse_cron(pattern, day_match)
-
-
-def as_datetime(at: int, zone: tzinfo) -> datetime:
-    """Return an epoch ms time as an aware datetime."""
-    return (_EPOCH + timedelta(milliseconds=at)).astimezone(zone)
