@@ -7,13 +7,14 @@ it without running again. The identity of a step is its name and its number amon
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import inspect
 import time
 import typing
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast, overload
@@ -49,6 +50,8 @@ from glidemq_py.errors import (
     UnrecoverableError,
     WaitingChildrenError,
 )
+from glidemq_py.telemetry.spans import observed_step
+from glidemq_py.telemetry.state import TELEMETRY
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -302,14 +305,20 @@ class StepRun(Generic[T]):
             raise self._job._own(signal)
         return pause
 
-    def call(self, args: Sequence[Any]) -> Any:
-        """Call a plain function in this thread."""
+    @contextlib.contextmanager
+    def _running(self) -> Generator[None]:
         self._began = time.monotonic()
         token = _running_step.set(self._step.key)
         try:
-            return self._function(*args)
+            with observed_step(*self._step.key) if TELEMETRY.on else contextlib.nullcontext():
+                yield
         finally:
             _running_step.reset(token)
+
+    def call(self, args: Sequence[Any]) -> Any:
+        """Call a plain function in this thread."""
+        with self._running():
+            return self._function(*args)
 
     async def execute(self, args: Sequence[Any]) -> Any:
         """Call the function, a plain one in a thread, within the timeout.
@@ -317,21 +326,18 @@ class StepRun(Generic[T]):
         Raises:
             TimeoutError: It did not end in time.
         """
-        self._began = time.monotonic()
-        token = _running_step.set(self._step.key)
         limit = asyncio.timeout(None if self.timeout_ms is None else self.timeout_ms / 1_000)
-        try:
-            async with limit:
-                if self.is_async:
-                    return await self._function(*args)
-                value: Any = await asyncio.to_thread(self._function, *args)
-                return await value if inspect.isawaitable(value) else value
-        except TimeoutError:
-            if limit.expired():
-                raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
-            raise
-        finally:
-            _running_step.reset(token)
+        with self._running():
+            try:
+                async with limit:
+                    if self.is_async:
+                        return await self._function(*args)
+                    value: Any = await asyncio.to_thread(self._function, *args)
+                    return await value if inspect.isawaitable(value) else value
+            except TimeoutError:
+                if limit.expired():
+                    raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
+                raise
 
     def _ended(self, state: StepState, **facts: Any) -> Step:
         return Step(
@@ -568,7 +574,8 @@ async def gather(self: AnyJob, calls: Sequence[TaskCall[T]], *, name: str = "gat
     if step.stored_at and step.children != len(calls):
         raise StepChangedError(name, f"{step.children} children", f"{len(calls)} children")
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-    ids = [f"{self.id_prefix}-{digest}.{step.ordinal}.{i}" for i in range(len(calls))]
+    stem = f"{self.id_prefix}-{digest}.{step.ordinal}" + (f".r{self._requeues}" if self._requeues else "")
+    ids = [f"{stem}.{i}" for i in range(len(calls))]
     row: StoredStep | bool = False
     if not step.stored_at:
         await memo.admit(step)
@@ -608,8 +615,8 @@ async def _add_children(job: AnyJob, calls: Sequence[TaskCall[Any]], ids: Sequen
 def idempotency_key(self: AnyJob, name: str) -> str:
     """Return a key for what a step does elsewhere, such as a payment: the same in each run and attempt of the step.
 
-    It is another one for another job, also of the same id, after a requeue of the ended job, for another name, and for
-    the next step of this name.
+    It is another one for another job, also of the same id, after a `requeue`, for another name, and for the next step
+    of this name.
 
     Args:
         name: name of the step. In its function, the key is that of the running step, else that of the next one.

@@ -41,7 +41,7 @@ class StoredJob(JobContents[DataT, ResultT, ContextT]):
     _steps_texts: Sequence[object] | None = None
     """Of a job that has steps: the field ``steps`` of its record, and the text of each step."""
     _requeues: str | None = None
-    """How often the job was requeued after its end."""
+    """How often the ended job has started anew."""
     _waits: dict[str, int] | None = None
     """Number of signals already returned per name in this run of the handler."""
 

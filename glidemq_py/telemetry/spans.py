@@ -28,6 +28,7 @@ __all__ = [
     "observed_add",
     "observed_batch_handler",
     "observed_handler",
+    "observed_step",
     "with_context",
     "without_context",
 ]
@@ -260,6 +261,24 @@ def _span(
         except JobSignal as signal:
             span.set_attribute("glide-mq.job.signal", type(signal).__name__)  # a signal is not a failure
             raise
+        except BaseException as error:
+            fail(span, error)
+            raise
+
+
+@contextlib.contextmanager
+def observed_step(name: str, ordinal: int) -> Generator[None]:
+    """Run a block that runs a step of a job within a span."""
+    tracer = TELEMETRY.tracer
+    if tracer is None:
+        yield
+        return
+    attributes: dict[str, Any] = {"glide-mq.step.name": name, "glide-mq.step.ordinal": ordinal}
+    with tracer.start_as_current_span(
+        f"step {name}", attributes=attributes, record_exception=False, set_status_on_exception=False
+    ) as span:
+        try:
+            yield
         except BaseException as error:
             fail(span, error)
             raise

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 READS = (
     "get_batch_ref get_children_failures get_children_values get_cursor get_dependencies "
-    "get_open_children get_parents get_state is_revoked logs reload move_to_waiting_children"
+    "get_open_children get_parents get_state get_steps is_revoked logs reload move_to_waiting_children"
 )
 
 
@@ -40,6 +40,7 @@ REPEATED: dict[str, Callable[[Any, int], Any]] = {
     "store_vector": lambda job, n: job.store_vector("embedding", [n]),
     "update_data": lambda job, n: job.update_data(n),
     "update_progress": lambda job, n: job.update_progress(n),
+    "run": lambda job, n: job.run("step", int) if n < MOST_STEPS else job.get_state(),
     "wait_for_signal": lambda job, n: job.wait_for_signal("go") if n == 1 else job.get_state(),
 }
 """Calls about the job that runs, made again and again; ``n`` counts them."""
@@ -48,6 +49,7 @@ ENDS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "move_to_delayed": ("delayed", lambda job: job.move_to_delayed(HOUR_MS)),
     "move_to_failed": ("failed", lambda job: job.move_to_failed("no")),
     "rate_limit_group": ("group-waiting", lambda job: job.rate_limit_group(HOUR_MS)),
+    "sleep": ("delayed", lambda job: job.sleep("step", HOUR_MS)),
     "suspend": ("suspended", lambda job: job.suspend()),
 }
 """Ends of an attempt: the state to which they lead."""
@@ -56,6 +58,9 @@ OF_OPERATORS = {
     "revoke", "wait_until_finished",
 }  # fmt: skip
 """Calls about other jobs."""
+IN_MEMORY = {"gather", "idempotency_key"}
+"""Methods that make no call of their own: children are added by other methods."""
+MOST_STEPS = 900
 IN_FLIGHT = 100
 """Calls of a handler that appends: more than the server remembers."""
 ROWS = [
@@ -74,7 +79,7 @@ ENDED = ("completed", "failed", "retrying", "delayed", "suspended")
 def test_no_call_is_missing():
     """All calls of a queue are rows: test_permissions_by_role.py compares them with the class."""
     methods = {name for name, _ in inspect.getmembers(Job, inspect.isfunction) if not name.startswith("_")}
-    assert methods == {*REPEATED, *ENDS, *OF_OPERATORS, "iterate"}
+    assert methods == {*REPEATED, *ENDS, *OF_OPERATORS, *IN_MEMORY, "iterate"}
     assert {f"Job.{name}" for name in OF_OPERATORS} <= CALLS.keys()
 
 
@@ -108,7 +113,9 @@ class Handlers:
     async def in_task(self, job: Any):
         await self._began.wait()
         if job.name in ENDS:
-            ENDS[job.name][1](job)
+            ended = ENDS[job.name][1](job)
+            if inspect.isawaitable(ended):
+                await ended
         elif job.name == "iterate":
             async for _ in job.iterate(lambda after: self.numbers(job), checkpoint_interval=0):
                 pass
@@ -119,7 +126,7 @@ class Handlers:
     def in_thread(self, job: Job):
         self._began_in_thread.wait()
         if job.name in ENDS:
-            ENDS[job.name][1](job)
+            ENDS[job.name][1](job.blocking)
         elif job.name == "iterate":
             for _ in job.blocking.iterate(lambda after: self.numbers(job), checkpoint_interval=0):
                 pass

@@ -1,7 +1,7 @@
 -- Steps: the stored parts of a handler (docs/design/steps.md). `steps` of a job's record is `<number of the last> <bytes
 -- of the results>`, and `step:<number>` one step: `<when it was stored, epoch ms> <state> <facts, JSON>`, a newline, and its
 -- result as it is encoded. `awaits` is `<fence> <signal>`: the attempt with this fence ended to wait for that signal until
--- the job is due. `requeues` counts the requeues of an ended job.
+-- the job is due. `requeues` counts how often the ended job started anew.
 
 local M = G.steps
 local STEPS_MAX = 1000
@@ -41,7 +41,7 @@ end
 -- An ended job is requeued: all steps are deleted if it starts anew, else those without a result.
 M.requeue = function(q, id, anew)
   local key = q.J .. id
-  redis.call('HINCRBY', key, 'requeues', 1)
+  if anew then redis.call('HINCRBY', key, 'requeues', 1) end
   local steps = redis.call('HGET', key, 'steps')
   if not steps then return end
   local last = last_of(steps)
