@@ -536,7 +536,8 @@ class StepError(UnrecoverableError):
 
     def __str__(self) -> str:
         times = "" if self.attempts == 1 else f" after {self.attempts:,} attempts"
-        return f"step {self.step!r} failed{times}: {self.cause_type}: {self.cause}"
+        what = self.cause_type if self.cause in ("", self.cause_type) else f"{self.cause_type}: {self.cause}"
+        return f"step {self.step!r} failed{times}: {what}"
 
 
 class StepChangedError(UnrecoverableError):
@@ -560,8 +561,10 @@ class StepLimitError(UnrecoverableError):
     """A job has the maximum number of steps, or the maximum size of their results. The step was not run."""
 
 
-class SignalTimeout(GlideMQError, TimeoutError):  # noqa: N818  # as asyncio names it
+class SignalTimeout(UnrecoverableError, TimeoutError):  # noqa: N818  # as asyncio names it
     """The signal for which `Job.wait_for_signal` waits has not come in time; raised in all later runs, too.
+
+    Unless the handler catches it, the job fails without another attempt.
 
     Attributes:
         signal: name of the signal.

@@ -213,6 +213,8 @@ class Lease(Connected, Generic[DataT, ResultT]):
             await release_runs(self._queue, found.runs)
             raise LeaseLostError(self.id)
         self.ended = True
+        if self._run is not None:
+            self._run.attempt.end()
         return leases_of(self._queue, fetch, found.runs)
 
 

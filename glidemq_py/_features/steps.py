@@ -1,19 +1,20 @@
 """Steps: the parts of a handler whose results are stored with the job (``lua/features/steps/steps.lua``).
 
-A step is the text ``<when it was stored, epoch ms> <state> <facts>``, a newline, and its result as the data of a job is
-encoded. The facts are a JSON object with the names of the fields of `Step`; absent ones have their defaults.
+A stored step is the text ``<when, epoch ms> <how often> <state> <facts>``, a newline, and its result as the data of a
+job is encoded. The facts are a JSON object with the names of the fields of `Step`; absent ones have their defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final, cast
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
-from glidemq_py._core.payload import decode_data
+from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
 from glidemq_py._core.queue_options import Serializer
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import SerializationError
@@ -82,12 +83,13 @@ class Step:
         """When its pause ends, epoch ms of the server's clock."""
         return self.stored_at + self.pause
 
-    def value(self, serializer: Serializer) -> Any:
-        """Return the decoded result; None without one."""
+    def value(self, serializer: Serializer = JSON_SERIALIZER) -> Any:
+        """Return the decoded result, given the serializer of the queue; None without one."""
         return None if self.result is None else decode_data(self.result, serializer)
 
 
 _FACTS: Final = [each.name for each in fields(Step) if each.name not in ("state", "stored_at", "result")]
+_HEADER: Final = re.compile(r"(\d{1,9}) (\d{1,15})", re.ASCII)
 _DEFAULTS: Final = {each.name: each.default for each in fields(Step)}
 
 
@@ -97,40 +99,36 @@ def text_of_step(step: Step) -> str:
     return f"{step.state} {json.dumps(facts)}" + ("" if step.result is None else f"\n{step.result}")
 
 
-def parse_step(text: object) -> Step | None:
-    """Return the step of a stored text; None if it was deleted, or is malformed."""
+def parse_step(text: object) -> tuple[Step, int] | None:
+    """Return the step of a stored text, and how often it was stored; None if it was deleted, or is malformed."""
     if not isinstance(text, str):
         return None
     head, separator, result = text.partition("\n")
     try:
-        at, state, facts = head.split(" ", 2)
+        at, version, state, facts = head.split(" ", 3)
         known: Mapping[str, Any] = json.loads(facts)
-        return Step(
+        step = Step(
             state=StepState(state), stored_at=int(at), result=result if separator else None,
             **{name: known[name] for name in _FACTS if name in known},
         )  # fmt: skip
+        return step, int(version)
     except (ValueError, TypeError, SerializationError):
         return None
 
 
-def parse_steps(stored: Sequence[object]) -> tuple[int, int, list[Step | None]]:
-    """Return the number of the last step, the bytes of all results, and the steps by number.
-
-    Args:
-        stored: The field ``steps`` of a record, and the texts of the steps.
-    """
-    last, _, size = str(stored[0] if stored else "0 0").partition(" ")
-    numbers = [int(each) if each.isdecimal() else 0 for each in (last, size)]
-    return numbers[0], numbers[1], [parse_step(text) for text in stored[1:]]
+def parse_header(text: object) -> tuple[int, int]:
+    """Return the number of the last step and the bytes of all results, of the field ``steps``."""
+    found = _HEADER.fullmatch(text) if isinstance(text, str) else None
+    return (0, 0) if found is None else (int(found[1]), int(found[2]))
 
 
 async def read_steps(link: QueueLink[JobTransport], job_id: str) -> list[Step]:
     """Return the stored steps of a job, in the order in which they were first stored."""
     key = link.keys.job(job_id)
     stored = await link.command("HGET", key, "steps")
-    last = 0 if stored is None else parse_steps([stored.decode()])[0]
+    last, _ = parse_header(None if stored is None else stored.decode())
     if not last:
         return []
     texts = await link.command("HMGET", key, *(f"step:{number}" for number in range(1, last + 1)))
     found = [parse_step(None if each is None else cast("bytes", each).decode("utf-8", "replace")) for each in texts]
-    return [step for step in found if step is not None]
+    return [step for step, _ in filter(None, found)]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple, overload
 
 from glidemq_py._client.runtime import Twin
@@ -75,6 +76,15 @@ def _ended(subject: str) -> EventLoopError:
     )
 
 
+async def _awaited(value: Awaitable[T]) -> T:
+    return await value
+
+
+def _result_of(job: JobContents[Any, Any], work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of the application: for a job of a blocking queue, in an event loop of its own."""
+    return asyncio.run(work) if job._link.runtime.is_blocking else wait_for(job, work)
+
+
 @overload
 def run(
     self: Twin[Any], name: str, function: Callable[[*Ts], Coroutine[Any, Any, T]], /, *args: *Ts, attempts: int = 1,
@@ -101,10 +111,10 @@ def run(
         try:
             if not step.is_async and step.timeout_ms is None:
                 value = step.call(args)
-            elif job._link.runtime.is_blocking:
-                value = asyncio.run(step.execute(args))
+                if inspect.isawaitable(value):
+                    value = _result_of(job, _awaited(value))
             else:
-                value = wait_for(job, step.execute(args))
+                value = _result_of(job, step.execute(args))
         except Exception as error:
             pause = wait_for(job, step.failed(error))
         else:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import hashlib
 import inspect
+import threading
 import time
 import typing
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast, overload
+from weakref import WeakKeyDictionary
 
 from glidemq_py._core.calls.working import StoredStep, store_step
 from glidemq_py._core.checks import check_int, check_text
@@ -26,27 +30,31 @@ from glidemq_py._core.keys import split_member
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import format_traceback, get_logger, show_id
 from glidemq_py._core.option_values import BACKOFF_TYPES, Backoff, BackoffInput
-from glidemq_py._core.payload import Mismatch, decode_data, encode_data
+from glidemq_py._core.payload import Mismatch, decode_data, decode_result, encode_data, serializer_of
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency.calls import has_peers
 from glidemq_py._features.flows import children
-from glidemq_py._features.steps import Step, StepState, parse_steps, text_of_step
+from glidemq_py._features.steps import Step, StepState, parse_header, parse_step, text_of_step
 from glidemq_py._features.suspend import MAX_REASON, MAX_SIGNAL_NAME, Signal, received_signals, suspend_error
 from glidemq_py._job.attempt import message_of, stored_text
 from glidemq_py._job.stored import StoredJob
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import (
+    BulkAddError,
+    ChildFailedError,
     DelayedError,
     GlideMQError,
     GlideMQValidationError,
     JobSignal,
     SerializationError,
     SignalTimeout,
+    StaleAttemptError,
     StepChangedError,
     StepError,
     StepLimitError,
     StepsRefusedError,
+    SuspendError,
     UnrecoverableError,
     WaitingChildrenError,
 )
@@ -54,6 +62,8 @@ from glidemq_py.telemetry.spans import observed_step
 from glidemq_py.telemetry.state import TELEMETRY
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+SignalT = TypeVar("SignalT", DelayedError, SuspendError, WaitingChildrenError, StepsRefusedError)
 Ts = TypeVarTuple("Ts")
 AnyJob = StoredJob[Any, Any, Any]
 
@@ -74,17 +84,17 @@ _MOST_LOGGED: Final = 1_000
 _running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemq_running_step", default=None)
 """Identity of the step whose function runs."""
 _logged: set[tuple[str, str]] = set()
-"""Names of jobs and steps of which it was logged that the step is not asked for any more."""
+"""Names of jobs and steps of which it was logged that the step was not asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCall(Generic[T]):
+class TaskCall(Generic[T_co]):
     """A task and its arguments, for `Job.gather`; made by `Task.call`."""
 
     queue: Any
     """The queue of the task."""
     spec: JobSpec
-    read_result: Callable[[Any], T]
+    read_result: Callable[[Any], T_co]
 
 
 class Memo:
@@ -92,15 +102,26 @@ class Memo:
 
     Args:
         job: The job.
+
+    Attributes:
+        last: Number of the last step.
+        ended: The signal that a step has raised: the attempt ends with it, also if the handler has caught it.
+        values: Results of the job's children, encoded, by queue and id; read at first use.
+        tasks: The tasks of steps besides that of the handler; they end with it.
     """
 
     def __init__(self, job: AnyJob) -> None:
+        header, *texts = job._steps_texts or ("",)
+        found = [parse_step(text) for text in texts]
         self._job = job
-        self.last, self._size, steps = parse_steps(job._steps_texts or ())
-        self._known = {step.key: (number, step) for number, step in enumerate(steps, 1) if step is not None}
+        self.last, self._size = parse_header(header)
+        self._known = {each[0].key: (number, *each) for number, each in enumerate(found, 1) if each is not None}
         self._asked: Counter[str] = Counter()
         self._storing = asyncio.Lock()
         self._started = time.monotonic()
+        self.ended: JobSignal | None = None
+        self.values: dict[tuple[str, str], str] | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def now(self) -> int:
@@ -112,8 +133,10 @@ class Memo:
 
         Raises:
             StepChangedError: Another function is stored for it.
+            StaleAttemptError: The attempt is over: the job was cancelled or timed out, or is locked by another worker.
+            JobSignal: A step has ended the attempt, and the handler has caught the signal.
         """
-        check_text("name", name, maximum=_MAX_NAME)
+        self.check()
         self._asked[name] += 1
         key = name, self._asked[name]
         if key not in self._known:
@@ -123,6 +146,21 @@ class Memo:
             raise StepChangedError(name, step.function, function)
         return step
 
+    def check(self) -> None:
+        """Check that the attempt goes on; see `ask` for the errors."""
+        if self.ended is not None:
+            raise self.ended
+        attempt = self._job._attempt
+        if attempt is None or attempt.ended:
+            raise StaleAttemptError(self._job.id)
+
+    def end(self, signal: SignalT, step: Step | None = None) -> SignalT:
+        """Return the signal with which the attempt ends; ``step`` is stored with its report."""
+        if step is not None:
+            signal.step = tuple(self.row(step))
+        self.ended = self._job._own(signal)
+        return signal
+
     def next_ordinal(self, name: str) -> int:
         """Return the ordinal of the running step of this name, else of the next one."""
         running = _running_step.get()
@@ -131,6 +169,11 @@ class Memo:
     def left(self, step: Step) -> int:
         """Return the rest of a stored pause, ms; at most its whole length, if the server's clock was ahead."""
         return min(step.pause, step.due_at - self.now) if step.stored_at else 0
+
+    def sleeping(self, step: Step) -> DelayedError:
+        """Return the signal that delays the job until the end of a stored pause."""
+        is_ahead = step.due_at - self.now > step.pause
+        return self.end(DelayedError(step.pause) if is_ahead else DelayedError(until=step.due_at))
 
     async def admit(self, step: Step) -> None:
         """Check that a step may be stored that was not stored before.
@@ -149,19 +192,20 @@ class Memo:
         if not self.last and await has_peers(self._job._link):
             refusal = StepsRefusedError(_PEERS_MS)
             _log.warning("queue %r: job %s: %s", self._job.queue_name, show_id(self._job.id), refusal)
-            raise self._job._own(refusal)
+            raise self.end(refusal)
 
     def row(self, step: Step) -> StoredStep:
         """Return the row that stores a step, which is known from now on."""
-        number, before = self._known.get(step.key, (0, None))
+        number, before, version = self._known.get(step.key, (0, None, 0))
         if not number:
             number = self.last = self.last + 1
-        self._size += len(step.result or "") - len((before and before.result) or "")
-        self._known[step.key] = number, step
-        return StoredStep(number, self.last, self._size, text_of_step(step))
+        grown = _size(step.result) - (0 if before is None else _size(before.result))
+        self._size += grown
+        self._known[step.key] = number, step, version + 1
+        return StoredStep(number, version + 1, grown, text_of_step(step))
 
     async def store(self, step: Step) -> None:
-        """Store a step with a call of its own; those of a job are made one after another, as their numbers are.
+        """Store a step with a call of its own.
 
         Raises:
             StaleAttemptError: The job is locked by another worker now.
@@ -169,18 +213,41 @@ class Memo:
         """
         job = self._job
         async with self._storing:
+            self.check()
             await job._write(store_step(job._link.keys.meta, job._stored_id, *job._token, self.row(step)))
 
-    def log_unasked(self) -> None:
-        """Log the steps that have a result and that the handler, which has returned, does not ask for any more."""
+    def outcome(self, error: BaseException | None) -> BaseException | None:
+        """Return how a handler has ended: with the signal of a step, also if it was caught; and end other steps."""
+        for task in self.tasks:
+            task.cancel()
+        if issubclass(type(error), BaseExceptionGroup):  # of a task group
+            inner: Sequence[BaseException] = cast("Any", error).exceptions
+            error = inner[0] if len(inner) == 1 else error
+        if self.ended is not None:
+            if error is not self.ended:
+                _log.warning(
+                    "queue %r: the handler of job %s %r caught %s (%s), with which its attempt ends nevertheless; let "
+                    "it pass: `except JobSignal: raise`", self._job.queue_name, show_id(self._job.id), self._job.name,
+                    type(self.ended).__name__, self.ended,
+                )  # fmt: skip
+            return self.ended
+        if error is None:
+            self._log_unasked()
+        return error
+
+    def _log_unasked(self) -> None:
         for name, ordinal in self._known:
             mark = self._job.name, name
             if ordinal > self._asked[name] and mark not in _logged and len(_logged) < _MOST_LOGGED:
                 _logged.add(mark)
                 _log.warning(
-                    "queue %r: job %s %r: its stored step %r was not asked for: the handler has changed. This is "
-                    "logged once per step", self._job.queue_name, show_id(self._job.id), self._job.name, name,
+                    "queue %r: job %s %r has completed without asking for its stored step %r; this is logged once",
+                    self._job.queue_name, show_id(self._job.id), self._job.name, name,
                 )  # fmt: skip
+
+
+def _size(result: str | None) -> int:
+    return 0 if result is None else len(result) if result.isascii() else len(result.encode("utf-8", "surrogatepass"))
 
 
 def memo_of(job: AnyJob, what: str) -> Memo:
@@ -216,15 +283,30 @@ def ending_memo(job: AnyJob, what: str) -> Memo:
 # -- run ------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1_024)
-def _codec_of(target: Callable[..., Any]) -> Any:
-    """Return the codec of a function's return annotation."""
+_codecs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Codecs of the results of functions and classes."""
+
+
+def _codec_of(target: Any) -> Any:
+    """Return the codec of what a function returns: its return annotation, or a class itself."""
+    target = getattr(target, "__func__", target)
+    known = _codecs.get(target)
+    if known is not None:
+        return known
     from glidemq_py._features.typed_values import Codec  # imports msgspec, which few programs need
 
     try:
-        return Codec(typing.get_type_hints(target).get("return", Any) if hasattr(target, "__annotations__") else Any)
+        hint = target if inspect.isclass(target) else getattr(target, "__annotations__", {}).get("return", Any)
+        if isinstance(hint, str):  # only this one: others may name what exists for type checkers only
+            of_return = SimpleNamespace(__annotations__={"return": hint})
+            scope = getattr(inspect.unwrap(target), "__globals__", {})
+            hint = typing.get_type_hints(of_return, scope)["return"]
+        codec = Codec(hint)
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise GlideMQValidationError("function", target, f"its return annotation cannot be used: {error}") from error
+    with contextlib.suppress(TypeError):  # of builtins there are no weak references
+        _codecs[target] = codec
+    return codec
 
 
 def _target_of(function: Any) -> Any:
@@ -239,6 +321,32 @@ def _target_of(function: Any) -> Any:
     return function
 
 
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    """Return the result of a plain function, in a thread of its own: a pool would bound how many run."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def end(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return  # it has timed out
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(RuntimeError("StopIteration") if isinstance(error, StopIteration) else error)
+
+    def work() -> None:
+        result = error = None
+        try:
+            result = context.run(call)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(end, result, error)
+
+    threading.Thread(target=work, name="glidemq-step", daemon=True).start()
+    return await future
+
+
 class StepRun(Generic[T]):
     """A call of `Job.run`.
 
@@ -251,6 +359,7 @@ class StepRun(Generic[T]):
 
     def __init__(self, job: AnyJob, name: str, function: Any, options: Mapping[str, Any]) -> None:
         self._memo = memo_of(job, "run")
+        check_text("name", name, maximum=_MAX_NAME)
         if not callable(function):
             raise GlideMQValidationError("function", function, "must be a function")
         target = _target_of(function)
@@ -293,20 +402,20 @@ class StepRun(Generic[T]):
         """Return the seconds until the next attempt, if an earlier run has failed; see `Memo.admit` for the errors."""
         await self._memo.admit(self._step)
         left = self._memo.left(self._step)
-        return self._in_slot(left) / 1_000 if left > 0 else 0.0
+        if left >= _IN_SLOT_MS and self._may_end:
+            raise self._memo.sleeping(self._step)
+        return max(0, left) / 1_000
 
-    def _in_slot(self, pause: int, row: Callable[[], StoredStep] | None = None) -> int:
-        """Return a pause that is waited for in the slot; a longer one ends the attempt, if the caller may do that."""
+    @property
+    def _may_end(self) -> bool:
+        """Whether the caller is the handler, which may end the attempt."""
         owner = self._job._in_handler("run").owner
         is_own = owner is True or (owner is not None and owner is asyncio.current_task())
-        if pause >= _IN_SLOT_MS and is_own and _running_step.get() is None:
-            signal = DelayedError(pause)
-            signal.step = False if row is None else row()
-            raise self._job._own(signal)
-        return pause
+        return is_own and _running_step.get() is None
 
     @contextlib.contextmanager
     def _running(self) -> Generator[None]:
+        self._memo.check()
         self._began = time.monotonic()
         token = _running_step.set(self._step.key)
         try:
@@ -332,7 +441,7 @@ class StepRun(Generic[T]):
                 async with limit:
                     if self.is_async:
                         return await self._function(*args)
-                    value: Any = await asyncio.to_thread(self._function, *args)
+                    value: Any = await _in_thread(functools.partial(self._function, *args))
                     return await value if inspect.isawaitable(value) else value
             except TimeoutError:
                 if limit.expired():
@@ -347,17 +456,25 @@ class StepRun(Generic[T]):
         )  # fmt: skip
 
     async def done(self, value: Any) -> T:
-        """Store the result, and return it as later runs read it."""
+        """Store the result, and return it as later runs read it.
+
+        Raises:
+            StepError: It cannot be stored; the step has failed.
+        """
         link = self._job._link
-        text = encode_data(
-            self._codec.write(value), link.serializer, link.compression, link.payload_limit,
-            f"result of step {self._step.name}",
-        )  # fmt: skip
-        result = self._read(text)
+        try:
+            text = encode_data(
+                self._codec.write(value), link.serializer, link.compression, link.payload_limit,
+                f"result of step {self._step.name}",
+            )  # fmt: skip
+            result = self._read(text)
+        except Exception as error:
+            await self.failed(error, is_final=True)
+            raise
         await self._memo.store(self._ended(StepState.DONE, result=text))
         return result
 
-    async def failed(self, error: Exception) -> float:
+    async def failed(self, error: Exception, *, is_final: bool = False) -> float:
         """Store that an attempt has failed; return the seconds until the next one.
 
         Raises:
@@ -368,14 +485,15 @@ class StepRun(Generic[T]):
             raise error
         made = self._step.attempts + 1
         facts: dict[str, Any] = {"error": stored_text(message_of(error)), "error_type": type(error).__name__}
-        if made >= self._attempts or isinstance(error, UnrecoverableError):
+        if is_final or made >= self._attempts or isinstance(error, UnrecoverableError):
             trace = format_traceback((type(error), error, error.__traceback__), -_TRACE_FRAMES)
             self._step = self._ended(StepState.FAILED, traceback=stored_text(trace, _TRACE_CHARS), **facts)
             await self._memo.store(self._step)
             raise _step_error(self._step) from error
         pause = self._backoff.compute(made)
         self._step = self._ended(StepState.RETRYING, pause=pause, **facts)
-        self._in_slot(pause, lambda: self._memo.row(self._step))
+        if pause >= _IN_SLOT_MS and self._may_end:
+            raise self._memo.end(DelayedError(pause), self._step)
         await self._memo.store(self._step)
         return pause / 1_000
 
@@ -426,16 +544,22 @@ async def run(
     step = StepRun[Any](self, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
     if step.is_done:
         return step.result()
-    pause = await step.admit()
-    while True:
-        if pause:
-            await asyncio.sleep(pause)
-        try:
-            value = await step.execute(args)
-        except Exception as error:
-            pause = await step.failed(error)
-        else:
-            return await step.done(value)
+    memo, task = memo_of(self, "run"), asyncio.current_task()
+    others = set[asyncio.Task[Any]]() if task is None or task is self._in_handler("run").owner else {task} - memo.tasks
+    memo.tasks |= others
+    try:
+        pause = await step.admit()
+        while True:
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                value = await step.execute(args)
+            except Exception as error:
+                pause = await step.failed(error)
+            else:
+                return await step.done(value)
+    finally:
+        memo.tasks -= others
 
 
 # -- waiting --------------------------------------------------------------------------------------------------
@@ -457,16 +581,12 @@ async def sleep(self: AnyJob, name: str, duration: Milliseconds) -> None:
         GlideMQError: not called in the task of the job's own handler.
     """
     memo, ms = ending_memo(self, "sleep"), to_ms("duration", duration, minimum=1)
-    step = memo.ask(name, "sleep")
-    if step.stored_at:
-        left = memo.left(step)
-        if left > 0:
-            raise self._own(DelayedError(left))
-        return
-    await memo.admit(step)
-    signal = DelayedError(ms)
-    signal.step = memo.row(_stored(memo, step, StepState.SLEEPING, pause=ms))
-    raise self._own(signal)
+    step = memo.ask(check_text("name", name, maximum=_MAX_NAME), "sleep")
+    if not step.stored_at:
+        await memo.admit(step)
+        raise memo.end(DelayedError(ms), _stored(memo, step, StepState.SLEEPING, pause=ms))
+    if memo.left(step) > 0:
+        raise memo.sleeping(step)
 
 
 def _stored(memo: Memo, step: Step, state: StepState, **facts: Any) -> Step:
@@ -506,8 +626,10 @@ async def wait_for_signal(
     if reason is not None:
         check_text("reason", reason, maximum=MAX_REASON)
     ms = None if timeout is None else to_ms("timeout", timeout, minimum=1)
-    is_handler = self._in_handler("wait_for_signal").owner is not None
-    memo = ending_memo(self, "wait_for_signal") if is_handler or ms is not None else None
+    if ms is not None:
+        memo: Memo | None = ending_memo(self, "wait_for_signal")
+    else:
+        memo = memo_of(self, "wait_for_signal") if self._in_handler("wait_for_signal").owner is not None else None
     waits = self._waits = self._waits or {}
     returned = waits.get(name, 0)
     step = None if memo is None else memo.ask(f"signal {name}", "wait_for_signal")
@@ -522,19 +644,20 @@ async def wait_for_signal(
         waits[name] = returned + 1
         return found[returned]
     signal = suspend_error(self._link, reason or f"signal {name}", None)
-    if memo is None or step is None or (ms is None and not step.stored_at):
+    if memo is None or step is None:
         raise self._own(signal)
+    if ms is None and not step.stored_at:
+        raise memo.end(signal)
     signal.awaited, signal.returned = name, returned
-    if step.stored_at:
-        signal.timeout = memo.left(step)
-        if signal.timeout <= 0:
-            await memo.store(_stored(memo, step, StepState.EXPIRED, pause=step.pause))
-            raise SignalTimeout(name, step.pause)
-    else:
+    if not step.stored_at:
         await memo.admit(step)
         signal.timeout = ms
-        signal.step = memo.row(_stored(memo, step, StepState.AWAITING, pause=ms))
-    raise self._own(signal)
+        raise memo.end(signal, _stored(memo, step, StepState.AWAITING, pause=ms))
+    signal.timeout = memo.left(step)
+    if signal.timeout > 0:
+        raise memo.end(signal)
+    await memo.store(_stored(memo, step, StepState.EXPIRED, pause=step.pause))
+    raise SignalTimeout(name, step.pause)
 
 
 # -- children -------------------------------------------------------------------------------------------------
@@ -566,50 +689,66 @@ async def gather(self: AnyJob, calls: Sequence[TaskCall[T]], *, name: str = "gat
     for i, each in enumerate(calls):
         if not isinstance(each, TaskCall):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError(f"calls[{i}]", each, "must be made by the method `call` of a task")
-        key = _ordering_key(each.spec.options)
-        if key is not None and key == self.ordering_key and each.queue.name == self.queue_name:
-            problem = "is the ordering key of its parent, which holds the turn until the child has ended"
-            raise GlideMQValidationError(f"calls[{i}].ordering", key, problem)
-    step = memo.ask(name, "gather")
+    step = memo.ask(check_text("name", name, maximum=_MAX_NAME), "gather")
     if step.stored_at and step.children != len(calls):
         raise StepChangedError(name, f"{step.children} children", f"{len(calls)} children")
-    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
-    stem = f"{self.id_prefix}-{digest}.{step.ordinal}" + (f".r{self._requeues}" if self._requeues else "")
-    ids = [f"{stem}.{i}" for i in range(len(calls))]
-    row: StoredStep | bool = False
+    stem = _key_of(self, name, step.ordinal)
+    places = [(str(each.queue.name), f"{stem}.{i}") for i, each in enumerate(calls)]
     if not step.stored_at:
         await memo.admit(step)
-        await _add_children(self, calls, ids)
-        row = memo.row(_stored(memo, step, StepState.GATHERING, children=len(calls)))
-    if await children.must_wait(self._link, self._stored_id):
-        signal = WaitingChildrenError()
-        signal.step = row
-        raise self._own(signal)
-    if isinstance(row, StoredStep):  # they have ended meanwhile
-        await memo.store(memo._known[step.key][1])
-    found: dict[tuple[str, str], Any] = {}
-    for member, value in (await children.children_values(self._link, self._stored_id)).items():
-        base, job_id = split_member(member)
-        found[base[base.index(":{") + 2 : -1], split_partition_id(job_id)[1]] = value
-    places = [(each.queue.name, job_id) for each, job_id in zip(calls, ids, strict=True)]
-    return [
-        each.read_result(found[place]) if place in found else cast("T", None)
-        for each, place in zip(calls, places, strict=True)
-    ]
+        # An earlier attempt that could not store the step may have added children, which may have ended.
+        known = await _children_of(self, memo) if self._in_handler("gather").fence > 1 else {}
+        await _add_children(self, [pair for pair in zip(calls, places, strict=True) if pair[1] not in known])
+        step = _stored(memo, step, StepState.GATHERING, children=len(calls))
+        if await children.must_wait(self._link, self._stored_id):
+            raise memo.end(WaitingChildrenError(), step)
+        await memo.store(step)  # they have ended meanwhile
+    elif await children.must_wait(self._link, self._stored_id):
+        raise memo.end(WaitingChildrenError())
+    found = await _children_of(self, memo)
+    if not found.keys() >= set(places):
+        memo.values = None
+        found = await _children_of(self, memo)
+    return [_result_of(each, found.get(place), place) for each, place in zip(calls, places, strict=True)]
 
 
-def _ordering_key(options: JobOptions) -> str | None:
-    return None if options.ordering is None else options.ordering.key
+def _result_of(call: TaskCall[T], outcome: str | None, place: tuple[str, str]) -> T:
+    if outcome is None:
+        raise ChildFailedError(f"child {place[1]} of queue {place[0]!r} has no result: it has failed, or was removed")
+    if outcome[:1] != "v":
+        if call.spec.options.on_failure in (None, "fail_parent"):  # the parent was retried, and not the child
+            raise ChildFailedError(outcome[1:])
+        return cast("T", None)
+    return call.read_result(decode_result(outcome[1:], serializer_of(call.queue.options.serializer)))
 
 
-async def _add_children(job: AnyJob, calls: Sequence[TaskCall[Any]], ids: Sequence[str]) -> None:
+async def _children_of(job: AnyJob, memo: Memo) -> dict[tuple[str, str], str]:
+    """Return the outcomes of the children that have ended: ``v`` and the result, or ``f`` and the failure."""
+    if memo.values is None:
+        memo.values = {}
+        for member, outcome in (await children.ended_children(job._link, job._stored_id)).items():
+            base, job_id = split_member(member)
+            memo.values[base[base.index(":{") + 2 : -1], split_partition_id(job_id)[1]] = outcome
+    return memo.values
+
+
+async def _add_children(job: AnyJob, pairs: Sequence[tuple[TaskCall[Any], tuple[str, str]]]) -> None:
     by_queue: dict[int, tuple[Any, list[JobSpec]]] = {}
-    for each, job_id in zip(calls, ids, strict=True):
+    for each, (_, job_id) in pairs:
         own = JobOptions.parse({"parent": job, "job_id": job_id})
         spec = JobSpec(each.spec.name, each.spec.data, JobOptions.merge(each.spec.options, own))
         by_queue.setdefault(id(each.queue), (each.queue, []))[1].append(spec)
     for queue, specs in by_queue.values():
-        await queue.add_bulk(specs)
+        try:
+            await queue.add_bulk(specs)
+        except BulkAddError as error:
+            raise next((each for each in error.results if isinstance(each, GlideMQError)), error) from error
+
+
+def _key_of(job: AnyJob, name: str, ordinal: int) -> str:
+    """Return a text that no other step of any job has, not of one with the same id, nor after a `requeue`."""
+    whole = [job._link.keys.job(job._stored_id), str(job.timestamp), job._requeues or "0", name, str(ordinal)]
+    return hashlib.blake2b("\n".join(whole).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def idempotency_key(self: AnyJob, name: str) -> str:
@@ -627,6 +766,4 @@ def idempotency_key(self: AnyJob, name: str) -> str:
     Raises:
         GlideMQError: the job is not running in a handler.
     """
-    ordinal = memo_of(self, "idempotency_key").next_ordinal(name)
-    whole = [self._link.keys.job(self._stored_id), str(self.timestamp), self._requeues or "0", name, str(ordinal)]
-    return hashlib.blake2b("\n".join(whole).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
+    return _key_of(self, name, memo_of(self, "idempotency_key").next_ordinal(name))

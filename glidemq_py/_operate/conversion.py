@@ -17,8 +17,17 @@ from glidemq_py._features.outbox import STORED
 from glidemq_py._features.schedulers.cron import pattern_in_words
 from glidemq_py._features.schedulers.entry import JobScheduler
 from glidemq_py._features.schedulers.options import Schedule
+from glidemq_py._features.steps import Step
+from glidemq_py._features.suspend import SuspendInfo
 from glidemq_py._job.job import Job
-from glidemq_py._operate.snapshots import DeadLetter, JobSummary, QueueSnapshot, ScheduleRun, ScheduleSnapshot
+from glidemq_py._operate.snapshots import (
+    DeadLetter,
+    JobSummary,
+    QueueSnapshot,
+    ScheduleRun,
+    ScheduleSnapshot,
+    StepSummary,
+)
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import layout_or_name, whole_queues
@@ -69,6 +78,27 @@ def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> Jo
         error=shown_reason(job), error_type=job.failed_type, progress=job.progress,
         waits_for=None if record is None else record.suspend_reason, suspended_at=since,
         suspended_until=since + limit if since and limit else None,
+    )  # fmt: skip
+
+
+def waiting(summary: JobSummary, info: SuspendInfo | None) -> JobSummary:
+    """Return a delayed job with the signal that it waits for, if it does."""
+    if info is None:
+        return summary
+    until = None if info.timeout is None else info.suspended_at + info.timeout
+    return replace(summary, waits_for=info.reason, suspended_at=info.suspended_at, suspended_until=until)
+
+
+def step_summary(step: Step, job: Job[Any, Any]) -> StepSummary:
+    """Return a step of a job with its decoded result."""
+    try:
+        result = step.value(job._link.serializer)
+    except SerializationError:
+        result = step.result
+    return StepSummary(
+        name=step.name, ordinal=step.ordinal, state=step.state, stored_at=step.stored_at, took=step.took,
+        attempts=step.attempts, due_at=step.due_at if step.pause else None, children=step.children, error=step.error,
+        error_type=step.error_type, traceback=step.traceback, result=result,
     )  # fmt: skip
 
 

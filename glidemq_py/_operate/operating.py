@@ -31,6 +31,7 @@ from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSet
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
 from glidemq_py._features.remote_control import WorkerActivity
+from glidemq_py._features.steps import StepState
 from glidemq_py._job.contents import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
@@ -44,8 +45,10 @@ from glidemq_py._operate.conversion import (
     score_of,
     shown_failure,
     shown_reason,
+    step_summary,
     sum_of,
     summary_of,
+    waiting,
 )
 from glidemq_py._operate.filters import JobFilter
 from glidemq_py._operate.snapshots import (
@@ -414,8 +417,12 @@ class Operator:
         except SerializationError:
             result = job._result_text
         attempts = tuple(map(shown_failure, await opened.failures.get_attempts(job.id)))
+        steps, summary = await job.get_steps(), summary_of(job, attempts)
+        if job.state is JobState.DELAYED and any(each.state is StepState.AWAITING for each in steps):
+            summary = waiting(summary, await opened.jobs.get_suspend_info(job.id))
         return JobDetails(
-            job=summary_of(job, attempts), data=data_of(job), encoding=encoding_of(job), result=result,
+            job=summary, steps=tuple(step_summary(each, job) for each in steps), data=data_of(job),
+            encoding=encoding_of(job), result=result,
             options=job.opts, attempts=attempts, timeline=tuple(await opened.timelines.get(job.id)),
             traceback="\n".join(job.stacktrace[-1:]),
             logs=tuple(logs.logs if log_lines else ()), log_count=logs.count,

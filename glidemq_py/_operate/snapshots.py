@@ -15,6 +15,7 @@ from glidemq_py._features.broadcast import Subscription
 from glidemq_py._features.failed_attempts import FailedAttempt
 from glidemq_py._features.failures import FailureStats
 from glidemq_py._features.metrics import MetricsPoint
+from glidemq_py._features.steps import StepState
 from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.parsing import Param, span, span_of
 
@@ -213,6 +214,29 @@ class JobReference:
 
 
 @record
+class StepSummary:
+    """A stored step of a job. Its attributes are those of `Step`, but for the result.
+
+    Attributes:
+        due_at: End of its pause, epoch ms; None without one.
+        result: Its result; the stored text if that cannot be decoded.
+    """
+
+    name: str
+    ordinal: int
+    state: StepState
+    stored_at: int
+    took: int
+    attempts: int
+    due_at: int | None
+    children: int
+    error: str | None
+    error_type: str | None
+    traceback: str | None
+    result: Any
+
+
+@record
 class JobDetails:
     """Everything about one job.
 
@@ -224,6 +248,7 @@ class JobDetails:
         options: Its options as they are stored.
         attempts: Its failed attempts, oldest first.
         timeline: Changes of its state, oldest first; empty if none are recorded (see `Queue.timelines.set`).
+        steps: Its stored steps, in the order in which they were first stored.
         traceback: The end of the last traceback; '' without one.
         logs: The last lines of its log.
         log_count: Number of all lines of its log.
@@ -237,6 +262,7 @@ class JobDetails:
     options: Mapping[str, Any]
     attempts: tuple[FailedAttempt, ...]
     timeline: tuple[TimelineEntry, ...]
+    steps: tuple[StepSummary, ...]
     traceback: str
     logs: tuple[str, ...]
     log_count: int

@@ -118,7 +118,7 @@ class AttemptRunner:
         if run.attempt.ended:
             self._sink.free_slot(run)
             return
-        plain = error is None and run.attempt.calls is None and not run.job._interrupted
+        plain = error is None and run.attempt.calls is None and run.job._memo is None and not run.job._interrupted
         try:
             if plain and not inspect.isawaitable(result):
                 row = self._outcomes.completed(run, result)
@@ -141,6 +141,8 @@ class AttemptRunner:
         if run.attempt.calls is not None:
             missing = run.attempt.missing_await()
             error = missing if error is None else error
+        if run.job._memo is not None:
+            error = run.job._memo.outcome(error)
         if run.job._interrupted and not isinstance(error, JobInterruptedError):
             _log.warning(
                 "queue %r: the handler of job %s %r caught JobInterruptedError (result %r, error %r); the job is "
@@ -152,8 +154,6 @@ class AttemptRunner:
             if inspect.isawaitable(result):
                 getattr(result, "close", lambda: None)()
                 raise GlideMQError("a plain handler returned an awaitable; declare it `async def`")
-            if run.job._memo is not None:
-                run.job._memo.log_unasked()
             return self._outcomes.completed(run, result), result, None
         if isinstance(error, JobSignal):
             return self._report_signal(run, error), None, error

@@ -225,6 +225,7 @@ async def job(visit: Visit) -> dict[str, Any]:
     history = _history(details)
     return {
         **common, "job": details.job, "details": details, "history": history,
+        "steps": [(step, redacted(step.result, visit.options.redact)) for step in details.steps],
         "is_requeued": any(entry is None and attempt is None for _, entry, attempt in history), "data": data,
         "result": result, "options": options, "is_editable": _is_editable(details, data),
         "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),

@@ -84,7 +84,7 @@ class Parts:
                 pieces += value
             elif value.__class__ is Encoded:
                 pieces.append(value.content)
-            elif value.__class__ is list and value and value[0].__class__ is Encoded:
+            elif value.__class__ is list and [each for each in value[:1] if each.__class__ is Encoded]:
                 pieces.append(self.begin(value))
                 pieces += [each.content for each in value]
             else:
@@ -135,7 +135,7 @@ class _JsonParts(Parts):
     def _member(self, value: Any) -> bytes:
         if value.__class__ is Encoded:
             return value.content
-        if value.__class__ is list and value and value[0].__class__ is Encoded:
+        if value.__class__ is list and [each for each in value[:1] if each.__class__ is Encoded]:
             return b"[%b]" % b",".join([each.content for each in value])
         return self.whole(value)
 

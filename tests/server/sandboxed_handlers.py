@@ -48,9 +48,23 @@ async def on_loop(job: Job):
             await asyncio.sleep(3600)
         finally:
             write(job.data, "cleaned up\n")
+    if job.name == "durable":
+        number = await job.run("step", write_line, job.data)
+        await job.sleep("pause", 20)
+        if not job.attempts_made:
+            raise ValueError("again")
+        return number
     if job.name == "signal":
         return (await job.wait_for_signal("go")).data
     return DEEDS[job.name](job)
+
+
+def write_line(path: str) -> int:
+    """Append a line to a file; return the number of its lines."""
+    with open(path, "a+") as file:
+        file.write("line\n")
+        file.seek(0)
+        return len(file.readlines())
 
 
 async def of_queue(job: Job) -> list[Any]:

@@ -246,6 +246,13 @@ async def test_signals_are_followed(core_url: str, queue_name: str, handler: str
         assert recorded.count["retrying"] == 0
 
 
+async def test_steps_of_a_sandbox_are_stored(queue: Queue, worker_for: WorkerFor, tmp_path: Path):
+    async with worker_for(ASYNC):
+        job = await queue.add("durable", str(tmp_path / "lines"), attempts=2)
+        assert await job.wait_until_finished() == 1
+        assert [step.name for step in await job.get_steps()] == ["step", "pause"]
+
+
 async def test_a_parent_waits_for_its_children(queue: Queue, worker_for: WorkerFor):
     async with worker_for(PLAIN):
         parent = await queue.add("parent")

@@ -26,6 +26,17 @@ def judge_features(ledger: Ledger, problems: list[str]):
     _judge_requeued(ledger, problems)
     _judge_cancelled(ledger, problems)
     _judge_batches(ledger, problems)
+    _judge_steps(ledger, problems)
+
+
+def _judge_steps(ledger: Ledger, problems: list[str]):
+    """All runs of a job get the same result of a step, which has had its last effect then."""
+    for (life, step), found in ledger.results.items():
+        values = {value for _, value in found}
+        if len({failovers for failovers, _ in found}) == 1 and len(values) > 1:
+            problems.append(f"step {step!r} of job {life} has several results: {sorted(found)}")
+        if max(values) < len(ledger.effects[life, step]) and not ledger.failovers and not ledger.loses_messages:
+            problems.append(f"step {step!r} of job {life} ran again after its result: {ledger.effects[life, step]}")
 
 
 def _judge_replacing(ledger: Ledger, problems: list[str]):

@@ -10,10 +10,10 @@ import random
 import traceback
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from glidemq_py import Broadcast, BroadcastWorker, FlowProducer, Job, Queue, Worker
-from glidemq_py.errors import ClosedError, GlideMQError, JobBatchNotFoundError, RateLimitError
+from glidemq_py.errors import ClosedError, GlideMQError, JobBatchNotFoundError, RateLimitError, SignalTimeout
 from tests.inside import durable_adds, heartbeat, libraries, opening, wake_channel
 from tests.inside import queues as maintaining
 from tests.key_leaks import KeyLeaks
@@ -307,10 +307,38 @@ class Fleet:
             job.move_to_delayed(20, next_step="second")
         if name == "suspended" and not job.signals:
             job.suspend(timeout=3_000)
+        if name == "durable_steps":
+            await self._run_steps(job)
         if name == "pausing" and chance < 0.3:
             raise RateLimitError(50)
         attempt: Any = job._attempt
         return str(attempt.token[0])
+
+    async def _run_steps(self, job: Job):
+        """Steps of each kind; leases cannot wait. The effects, and what the runs have seen, are in the ledger."""
+        ledger, attempt = self.ledger, cast("Any", job)._attempt
+        life = f"{job.id} of {job.timestamp}"  # the id of a deleted job may be used again
+
+        async def effect(step: str, fails: bool = False) -> int:
+            effects = ledger.effects[life, step]
+            effects.append(ledger.runs)
+            await asyncio.sleep(0.005)
+            if fails and len(effects) % 3:
+                raise ExpectedError(step)
+            return len(effects)
+
+        async def seen(step: str, *arguments: Any, **options: Any):
+            value = await job.run(step, effect, step, *arguments, **options)
+            ledger.results[life, step].add((ledger.failovers, value))
+
+        await seen("first")
+        if attempt.owner is not None:
+            await job.sleep("pause", 20)
+        await asyncio.gather(seen("left"), seen("right", True, attempts=1_000, backoff=10))
+        if attempt.owner is not None:
+            with contextlib.suppress(SignalTimeout):
+                await job.wait_for_signal("go", timeout=300)
+        await seen("last")
 
     # -- the run --------------------------------------------------------------------------------------------
 

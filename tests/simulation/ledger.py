@@ -115,6 +115,10 @@ class Ledger:
         """Jobs whose worker has confirmed that it cancels them."""
         self.started: Counter[str] = Counter()
         """Number of runs that each worker has started, by its id."""
+        self.effects: dict[tuple[str, str], list[int]] = defaultdict(list)
+        """Effects of the steps of jobs, by job and step."""
+        self.results: dict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
+        """The results of steps that handlers have got, each with the number of failovers before."""
         self.carried = 0
         """Number of runs that got a context variable of the producer."""
         self.found: list[str] = []

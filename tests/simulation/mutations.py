@@ -85,6 +85,8 @@ FEATURE_FAULTS: Final[dict[str, Callable[[str], str]]] = {
     # Jobs with a rank or a fair key are not promoted.
     "promotion_incomplete": _replace("local SETS = { 'scheduled', 'delayed_own', 'fair_delayed' }",
                                      "local SETS = { 'scheduled' }"),
+    # A later run does not get the stored steps.
+    "steps_forgotten": _replace("if last == 0 then return { steps }, 0 end", "do return { '0 0' }, 0 end"),
     # The last completion is requeued first.
     "requeued_out_of_order": _replace(_OLDEST, _OLDEST.replace("ZRANGE", "ZREVRANGE")),
 }  # fmt: skip

@@ -214,7 +214,7 @@ class Producer:
         async def signal():
             await self._queue.signal(job_id, "go", work.number)
 
-        return [send, signal] if kind == "suspended" and work.chance < 0.8 else [send]
+        return [send, signal] if kind in ("suspended", "durable_steps") and work.chance < 0.8 else [send]
 
     async def _limit(self, kind: str, options: dict[str, Any]):
         """Set the limits of the job's name or fair key, as a program does at each start."""
@@ -253,8 +253,8 @@ def _options(kind: str, pick: random.Random) -> dict[str, Any]:
                     "cost": pick.choice((1, 2.5))}  # fmt: skip
         case "retried":
             return {"attempts": 3, "backoff": pick.choice((10, 500))}
-        case "failing":
-            return {"attempts": 2, "backoff": 10}
+        case "failing" | "durable_steps":  # of steps, a call that fails in an outage ends an attempt
+            return {"attempts": 2 if kind == "failing" else 1_000, "backoff": 10}
         case "simple":
             return {"deduplication": {"id": f"s{group}"}}
         case "throttle":

@@ -254,7 +254,7 @@ def _with_shares(drawn: Scenario) -> Scenario:
 
 FEATURES: Final = (
     "batch", "batch", "replace", "replace", "backlog", "promoted", "requeued", "exclusive", "cancelled", "controlled",
-    "many", "many", "many",
+    "many", "many", "many", "durable_steps", "durable_steps",
 )  # fmt: skip
 _POOLED: Final = {"batch", "requeued", "many"}
 SETTINGS: Final = ("timeline", "figures", "auto_retries", "max_age", "max_entries")

@@ -42,6 +42,7 @@ FAULTS: dict[str, tuple[Scenario, str]] = {
     "not_staged": (scenario("replace"), "started while that was active"),
     "backlog_exceeded": (scenario("backlog"), "was added to a fair key with"),
     "promotion_incomplete": (scenario("promoted"), "(promoted) is lost"),
+    "steps_forgotten": (scenario("durable_steps"), "has several results"),
     "requeued_out_of_order": (scenario("requeued", pool="list"), "was requeued before"),
 }
 """For each fault, a scenario and a part of the problem that it must cause."""

@@ -43,10 +43,10 @@ class StoredStep(NamedTuple):
 
     number: int
     """Position among the steps of the job, from 1."""
-    last: int
-    """Number of the last step."""
+    version: int
+    """How often it was stored, this time included: a late copy of an earlier call changes nothing."""
     size: int
-    """Bytes of the results of all steps."""
+    """Bytes of its result, without those of the stored one."""
     text: str
     """State, facts and result of the step."""
 

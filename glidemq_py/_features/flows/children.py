@@ -49,22 +49,27 @@ async def parents_of(link: QueueLink[JobTransport], job_id: str) -> list[JobRef]
 
 async def children_values(link: QueueLink[JobTransport], job_id: str) -> dict[str, Any]:
     """Return the results of the completed children; see `Job.get_children_values`."""
-    values: dict[str, Any] = {}
-    unknown: list[str] = []
-    async for member, outcome in children_of(link, job_id):
-        if outcome[:1] == "v":
-            values[member] = decode_result(outcome[1:], link.serializer)
-        elif outcome == "d":
-            unknown.append(member)
-    for member, text in await _results_of(link, unknown):
-        values[member] = decode_result(text, link.serializer)
-    return await _shown_members(link, values)
+    ended = await ended_children(link, job_id)
+    return {member: decode_result(text[1:], link.serializer) for member, text in ended.items() if text[:1] == "v"}
 
 
 async def children_failures(link: QueueLink[JobTransport], job_id: str) -> dict[str, str]:
     """Return the failure reasons of children that failed without failing the parent, by full name."""
-    failures = {member: outcome[1:] async for member, outcome in children_of(link, job_id) if outcome[:1] == "f"}
-    return await _shown_members(link, failures)
+    return {member: text[1:] for member, text in (await ended_children(link, job_id)).items() if text[:1] == "f"}
+
+
+async def ended_children(link: QueueLink[JobTransport], job_id: str) -> dict[str, str]:
+    """Return ``v`` and the result, or ``f`` and the failure reason, of the children that have ended, by full name."""
+    ended: dict[str, str] = {}
+    unknown: list[str] = []
+    async for member, outcome in children_of(link, job_id):
+        if outcome == "d":
+            unknown.append(member)
+        elif outcome:
+            ended[member] = outcome
+    for member, text in await _results_of(link, unknown):
+        ended[member] = f"v{text}"
+    return await _shown_members(link, ended)
 
 
 async def open_children(link: QueueLink[JobTransport], job_id: str) -> list[JobRef]:

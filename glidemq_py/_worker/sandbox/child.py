@@ -307,9 +307,9 @@ class _Session:
         text = packed = None
         if error is None and job._attempt is not None:
             error = job._attempt.missing_await()
+        if job._memo is not None:
+            error = job._memo.outcome(error)
         if error is None:
-            if job._memo is not None:
-                job._memo.log_unasked()
             try:
                 text = self._encode(result)
             except Exception as invalid:

@@ -327,7 +327,7 @@ class SandboxProcess:
         token = (attempt.entry, *attempt.token)
         link = job._link
         partition = None if link.partition is None else list(link.partition)
-        state = packable(job._to_state())
+        state = packable(job._to_state()) | {"_steps_texts": job._steps_texts}
         self._write(pack_message("job", queue=link.keys.name, partition=partition, job=state, attempt=token))
         message = await asyncio.shield(outcome)
         self.should_recycle = self.should_recycle or message["should_recycle"]

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from glidemq_py import _operate as operate
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import requeues
+from glidemq_py._features.steps import StepState
 from glidemq_py._operate.parsing import CRITERIA, PARAMETERS, Param, pairs_of, span, span_of
 from glidemq_py.cli.shell import ExitCode, Shell, age, changes, clock, command, json_line
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
-    from glidemq_py._operate.snapshots import JobDetails, JobSummary
+    from glidemq_py._operate.snapshots import JobDetails, JobSummary, StepSummary
 
 
 STYLES: Final = {"completed": "green", "failed": "red", "active": "yellow"}
@@ -117,6 +118,9 @@ async def show(shell: Shell, queue: str, job_id: str) -> None:
         ("result", json_line(found.result) if job.state is JobState.COMPLETED else None),
         ("parents", ", ".join(f"{each.queue} {each.id}" for each in found.parents)),
     ])  # fmt: skip
+    for step in found.steps:
+        which = step.name if step.ordinal == 1 else f"{step.name} {step.ordinal}"
+        shell.say(f"step {which}: {', '.join(_step_facts(step))}")
     for entry in found.timeline:
         by = f" by {entry.worker}" if entry.worker else ""
         shell.say(f"{clock(entry.at)}  {entry.state}{by}")
@@ -142,6 +146,17 @@ async def show(shell: Shell, queue: str, job_id: str) -> None:
             "only failed attempts are recorded; a queue records the timeline of all transitions after "
             "`await queue.timelines.set(1.0)` (docs/learn/timelines.md)"
         )
+
+
+def _step_facts(step: StepSummary) -> list[str]:
+    """Return what is known of a step, for people."""
+    facts = [step.state.value, clock(step.stored_at)]
+    facts += [f"took {span(step.took)}"] if step.took else []
+    facts += [f"attempt {step.attempts}"] if step.attempts > 1 else []
+    facts += [f"until {clock(step.due_at)}"] if step.due_at else []
+    facts += [f"{step.children} children"] if step.children else []
+    facts += [f"{step.error_type}: {step.error}"] if step.error else []
+    return [*facts, json_line(step.result)] if step.state is StepState.DONE else facts
 
 
 async def _show_message(shell: Shell, queue: str, found: JobDetails) -> None:

@@ -28,9 +28,9 @@ G.requeue_failed = function(q, id, now, h, anew)
   else
     state = G.put(q, id, now, h, nil, true)
   end
+  G.steps.requeue(q, id, anew or h.state == 'completed')
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue', 'discarded')
-  G.steps.requeue(q, id, anew or h.state == 'completed')
   if h.state == 'completed' then redis.call('HDEL', key, 'cursor') end -- it starts from the beginning; a failed job continues
   if h.groupKey then rejoin(q, id, h, state) end
   redis.call('HSET', key, 'attemptsMade', '0', 'failedReason', '', 'finishedOn', '')

@@ -1,21 +1,26 @@
--- Steps: the stored parts of a handler (docs/design/steps.md). `steps` of a job's record is `<number of the last> <bytes
--- of the results>`, and `step:<number>` one step: `<when it was stored, epoch ms> <state> <facts, JSON>`, a newline, and its
--- result as it is encoded. `awaits` is `<fence> <signal>`: the attempt with this fence ended to wait for that signal until
--- the job is due. `requeues` counts how often the ended job started anew.
+-- Steps: the stored parts of a handler (docs/learn/steps.md). `steps` of a job's record is `<number of the last> <bytes of
+-- the results>`, and `step:<number>` one step: `<when it was stored, epoch ms> <how often> <state> <facts, JSON>`, a newline,
+-- and its result as it is encoded. `awaits` is `<fence> <signal>`: the attempt with this fence ended to wait for that signal
+-- until the job is due. `requeues` counts how often the ended job started anew.
 
 local M = G.steps
 local STEPS_MAX = 1000
 local FEATURE = 'steps:0.2.0'
--- States of a step that a retry runs again.
-local UNFINISHED = { failed = true, retrying = true }
+-- States of a step that a retry runs again; the second ones only if they have failed the job.
+local UNFINISHED, EXPIRED = { failed = true, retrying = true }, { failed = true, retrying = true, expired = true }
 
--- Store a step, or its new state: a row {number, number of the last step, bytes of all results, text}. The first step of a
--- job ends its ttl.
+-- Store a step, or its new state: a row {number, how often it was stored, bytes of its result more than before, text}. A
+-- copy of an earlier call, which arrives late, changes nothing. The first step of a job ends its ttl.
 M.store = function(q, id, now, step)
   local S, key = G.rows.stored_step, q.J .. id
-  local added = redis.call('HSET', key, 'steps', G.int(step[S.last]) .. ' ' .. G.int(step[S.size]),
-    'step:' .. G.int(step[S.number]), G.int(now) .. ' ' .. step[S.text])
-  if added == 2 then
+  local number, version = step[S.number], step[S.version]
+  local field = 'step:' .. G.int(number)
+  local steps, before = unpack(redis.call('HMGET', key, 'steps', field))
+  if G.count_of(G.match(before, '^%d+ (%d+)')) >= version then return end
+  local last, size = G.match(steps, '^(%d+) (%d+)')
+  redis.call('HSET', key, 'steps', G.int(math.max(G.count_of(last), number)) .. ' ' .. G.int(G.count_of(size) + step[S.size]),
+    field, G.int(now) .. ' ' .. G.int(version) .. ' ' .. step[S.text])
+  if not steps then
     G.use_feature(q, FEATURE)
     redis.call('HDEL', key, 'expireAt')
   end
@@ -47,9 +52,9 @@ M.requeue = function(q, id, anew)
   local last = last_of(steps)
   local names = names_of(last)
   local texts = last > 0 and redis.call('HMGET', key, unpack(names)) or {}
-  local deleted = {}
+  local deleted, ended = {}, redis.call('HGET', key, 'failedType') == 'SignalTimeout' and EXPIRED or UNFINISHED
   for n = 1, last do
-    if anew or UNFINISHED[G.match(texts[n], '^%d+ (%a+)') or ''] then deleted[#deleted + 1] = names[n] end
+    if anew or ended[G.match(texts[n], '^%d+ %d+ (%a+)') or ''] then deleted[#deleted + 1] = names[n] end
   end
   if anew then deleted[#deleted + 1] = 'steps' end
   if #deleted > 0 then redis.call('HDEL', key, unpack(deleted)) end
