@@ -14,6 +14,7 @@ from glidemq_py._client.async_client import findings_of
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.broadcast import Subscription
+from glidemq_py._features.consistency.calls import has_peers
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot, record
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, PermissionDeniedError
@@ -105,6 +106,7 @@ async def examine(
                 await operator.get_dead_letter_source(name) if has_only_waiting and not queue.is_broadcast else None
             )
             found += queue_findings(queue, max_wait, schedules, subscriptions, source)
+            found += await _steps(operator, name)
         except GlideMQConnectionError:
             raise
         except GlideMQError as error:
@@ -327,6 +329,21 @@ def queue_findings(
         found.append(_note("queue", name, problem, remedy))
     workers = f"{queue.workers} worker{'' if queue.workers == 1 else 's'}"
     return found or [_ok("queue", name, f"{workers}, {_ready(queue)}")]
+
+
+async def _steps(operator: Operator, name: str) -> list[Diagnosis]:
+    """Return the finding of a queue whose jobs have steps, and that workers of glide-mq for Node serve."""
+    queue = await operator.queue(name)
+    if "steps" not in await queue.settings.get_features() or not await has_peers(await queue._first_connected()):
+        return []
+    problem = (
+        "jobs have stored steps, and a worker of glide-mq for Node is registered: it would run them from their start"
+    )
+    return [
+        _error(
+            "steps", name, problem, "stop the Node workers, or move such jobs to another queue (docs/learn/steps.md)"
+        )
+    ]
 
 
 def _ready(queue: QueueSnapshot) -> str:

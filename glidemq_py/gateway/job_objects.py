@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._core.keys import is_uuid7
 from glidemq_py._core.option_values import read_tags
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._core.record import JobCounts, JobState
-from glidemq_py._features.consistency.calls import check_scope
+from glidemq_py._features.consistency.calls import has_peers
 from glidemq_py._job.job import AnyJob
 from glidemq_py._job.reading import counts_by_rank
 from glidemq_py.gateway.names import wire_name
@@ -206,12 +204,8 @@ def _removal(value: Any) -> Any:
 LIMIT: Final = 10 * 1_048_576
 """Maximum size of data and results that clients of a gateway store, bytes."""
 _SAFE: Final = 2**53
-_PEERS_KNOWN_S: Final = 5.0
 _UNCHANGED: Final[frozenset[Any]] = frozenset((str, int, bool, type(None)))
 """Types whose values JSON has as they are."""
-
-_peers: WeakKeyDictionary[AnyQueue, tuple[float, bool]] = WeakKeyDictionary()
-"""Until when it is known whether workers of another library are registered at a queue."""
 
 
 class _NotJsonError(Exception):
@@ -249,13 +243,7 @@ async def check_readers(field: str, value: Any, queue: AnyQueue) -> None:
     """
     if value.__class__ is not PackedValue:
         return
-    until, has_peers = _peers.get(queue, (0.0, False))
-    if time.monotonic() >= until:
-        link = await queue._first_connected()
-        _, peers = await link.call(check_scope)
-        has_peers = bool(peers)
-        _peers[queue] = time.monotonic() + _PEERS_KNOWN_S, has_peers
-    if has_peers:
+    if await has_peers(await queue._first_connected()):
         try:
             _plain(value.value)
         except _NotJsonError as error:

@@ -137,6 +137,18 @@ def test_workers_are_inspected_quieted_and_resized(shell: Shell, url: str, queue
 
 
 @pytest.mark.slow
+def test_doctor_finds_node_workers_beside_steps(shell: Shell, queue_name: str, resp: Any):
+    base = f"glide:{{{queue_name}}}"
+    resp.execute("HSET", f"{base}:meta", "features", "steps:0.2.0")
+    resp.execute("XGROUP", "CREATE", f"{base}:stream", "workers", "0", "MKSTREAM")
+    resp.execute("XGROUP", "CREATECONSUMER", f"{base}:stream", "workers", "worker-1-a")
+    assert "steps" not in {each["check"] for each in shell("doctor", queue_name, "--json").json()}
+    resp.execute("SET", f"{base}:w:worker-1-a", "{}")
+    (found,) = (each for each in shell("doctor", queue_name, "--json").json() if each["check"] == "steps")
+    assert (found["severity"], found["subject"]) == ("error", queue_name)
+    assert "would run them from their start" in found["problem"]
+
+
 def test_doctor_examines_the_permissions_of_a_user(shell: Shell, queue_name: str, resp: Any):
     def finding(*argv: str) -> tuple[str, str]:
         each = next(

@@ -152,7 +152,7 @@ def _step_facts(step: StepSummary) -> list[str]:
     """Return what is known of a step, for people."""
     facts = [step.state.value, clock(step.stored_at)]
     facts += [f"took {span(step.took)}"] if step.took else []
-    facts += [f"attempt {step.attempts}"] if step.attempts > 1 else []
+    facts += [f"{step.attempts} attempts"] if step.attempts > 1 else []
     facts += [f"until {clock(step.due_at)}"] if step.due_at else []
     facts += [f"{step.children} children"] if step.children else []
     facts += [f"{step.error_type}: {step.error}"] if step.error else []
