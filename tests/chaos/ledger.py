@@ -61,6 +61,7 @@ class Ledger:
         unsure: adds whose outcome the producer could not know and repeated, by error type.
         started, ended, ends: steps per job id; `ends` are the worker's `completed` and `failed` events.
         stale: stale results that workers discarded, by job id.
+        results: results of steps that handlers have got, by job.
         problems: errors that a user would have seen, and that no row expects.
         errors: errors of the workers themselves, by type.
         forgets: drop the lines of a job that was acknowledged and ended once, so that a ledger of hours stays small;
@@ -87,6 +88,7 @@ class Ledger:
         }
         self.completions = self.runs = 0
         self.stale: Counter[str] = Counter()
+        self.results: defaultdict[str, set[str]] = defaultdict(set)
         self.problems: list[str] = []
         self.errors: Counter[str] = Counter()
         self.ready: set[str] = set()
@@ -193,10 +195,10 @@ class Ledger:
                 self.ends[kind][job_id].append(Step(now, party, detail))
                 self.completions += kind == COMPLETED
                 self._forget(job_id)
-            case "rejected":
-                self.rejected[detail] += 1
-            case "unsure":
-                self.unsure[detail] += 1
+            case "effect" | "result":
+                self._take_step(kind, job_id, detail)
+            case "rejected" | "unsure":
+                (self.rejected if kind == "rejected" else self.unsure)[detail] += 1
             case "stale":
                 self.stale[job_id] += 1
             case "error":
@@ -209,3 +211,10 @@ class Ledger:
                 self.done.add(party)
             case _:
                 self.problems.append(f"unknown ledger line {kind!r} of {party}")
+
+    def _take_step(self, kind: str, job_id: str, detail: str):
+        known, step = self.results[job_id], detail.partition(" ")[0]
+        if any(each.startswith(f"{step} ") for each in known - {detail}):
+            self.problems.append(f"step {step} of job {job_id}: {kind} {detail} after the result {sorted(known)}")
+        if kind == "result":
+            known.add(detail)

@@ -86,6 +86,7 @@ class Producer:
             "failing": {"attempts": 2, "backoff": 10},
             "stepped": {},
             "logged": {},
+            "steps": {},
             "expiring": {"ttl": 86_400_000},
             "ranked": {"rank": pick.randint(-5_000, 5_000), "lifo": pick.random() < 0.3},
             "fair": {"fair_key": f"f{pick.randint(1, 5)}", "attempts": 2},

@@ -55,6 +55,8 @@ async def handle(job: Job) -> str:
             raise ExpectedError(job.name)
         if job.name == "stepped" and job.step is None:
             job.move_to_delayed(20, next_step="second")
+        if job.name == "steps":
+            await run_steps(job)
         if job.name == "logged":
             with contextlib.suppress(GlideMQError):  # the server may be unreachable
                 await job.log(f"ran {job.id}")
@@ -62,6 +64,21 @@ async def handle(job: Job) -> str:
     finally:
         SCRIBE.write("ended", job_id)
     return job.id
+
+
+async def run_steps(job: Job):
+    """Note each effect of a step, and each result that a run gets."""
+    life = f"{id_of(job)} of {job.timestamp}"
+
+    async def effect(step: str) -> str:
+        token = f"{RANDOM.getrandbits(64):x}"
+        SCRIBE.write("effect", life, f"{step} {token}")
+        await asyncio.sleep(RANDOM.random() * SETTINGS.work_ms / 1000)
+        return token
+
+    for step in ("first", "second", "third"):
+        SCRIBE.write("result", life, f"{step} {await job.run(step, effect, step)}")
+        await job.sleep(f"after {step}", 20)
 
 
 def _name_holders():
