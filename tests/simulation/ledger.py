@@ -128,10 +128,14 @@ class Ledger:
 
     def acknowledge(self, job_id: str, at: float):
         """Record that an add has returned. A failover before that may have lost what the add had written."""
-        began = BEGAN.get(at)
         self.acknowledged.setdefault(job_id, at)
-        if job_id not in self.durable and any(began <= last and at >= first for first, last in self._lost):
+        if job_id not in self.durable and self.may_be_lost(at):
             self.excused.add(job_id)
+
+    def may_be_lost(self, at: float) -> bool:
+        """Return whether a failover may have lost what an add has written that has returned at this time."""
+        began = BEGAN.get(at)
+        return any(began <= last and at >= first for first, last in self._lost)
 
     def lost_since(self, first: float, last: float):
         """A failover lost the writes of this time."""

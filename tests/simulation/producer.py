@@ -178,7 +178,8 @@ class Producer:
                 name, every=every, limit=limit, immediately=immediately, template=(name, {"of": name})
             )
             # A repetition creates a scheduler again whose first runs are over.
-            ledger.schedulers[name], ledger.scheduled_at[name] = (limit, limit * tries), self._loop.now
+            if not ledger.may_be_lost(self._loop.now):
+                ledger.schedulers[name], ledger.scheduled_at[name] = (limit, limit * tries), self._loop.now
 
         return [send]
 
