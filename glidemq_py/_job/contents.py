@@ -86,6 +86,8 @@ class JobContents(Connected, Generic[DataT, ResultT, ContextT]):
     _usage: JobUsage | None = None
     _own_keys: Callable[[Any], str | bool] | None = None
     """Returns which names in new data are no arguments, as in `EarlierRun`; set while a task runs the job."""
+    _steps_texts: Sequence[object] | None = None
+    """Of a job that has steps: the field ``steps`` of its record, and the text of each step."""
     _memo: Any = None
     """The `Memo` of this run, if it has asked for a step."""
     _interrupted: bool = False

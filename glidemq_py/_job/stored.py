@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Self, cast
 
 from glidemq_py._core.job_options import MAX_PRIORITY
@@ -38,8 +38,6 @@ class StoredJob(JobContents[DataT, ResultT, ContextT]):
     _iterated: bool = False
     """True once `iterate` was called in this attempt."""
     _signals_text: str | None = None
-    _steps_texts: Sequence[object] | None = None
-    """Of a job that has steps: the field ``steps`` of its record, and the text of each step."""
     _requeues: str | None = None
     """How often the ended job has started anew."""
     _waits: dict[str, int] | None = None
