@@ -66,7 +66,7 @@ FAULTS = [
     ),
     Fault(
         "debounce-runs-both", "lua/features/deduplication/dedup.lua",
-        "    replace(q, id, h, now, quiet)\n    return 'replaced'\n", "    return 'replaced'\n",
+        "    G.remove_job(q, id, 'replaced by a newer job', quiet)\n    return 'replaced'\n", "    return 'replaced'\n",
         "a debounced job runs beside the newer one that replaces it",
     ),
     Fault(

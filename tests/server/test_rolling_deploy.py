@@ -58,7 +58,8 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             pytest.skip(f"the commit {commit} of build {build} is missing: an sdist or a shallow clone")
         folder = tmp_path_factory.mktemp(build)
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-            files.extractall(folder, filter="data")
+            files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.4
+            files.extractall(folder)
         (folder / "lua").rename(folder / "glidemq_py" / "_lua")
         found[build] = folder
     return found
@@ -152,6 +153,14 @@ async def create_partitions(queue: Queue):
         await opened.connect()
 
 
+async def run_step(queue: Queue):
+    async def handle(job: Job):
+        await job.run("step", int)
+
+    async with Worker(queue.name, handle, connection_of(queue)):
+        await (await queue.add("stepped")).wait_until_finished()
+
+
 USES: dict[str, Callable[[Queue], Awaitable[object]]] = {
     "leases": lease,
     "dependencies": depend,
@@ -164,6 +173,7 @@ USES: dict[str, Callable[[Queue], Awaitable[object]]] = {
     "job-batches": batch,
     "partitions": create_partitions,
     "list-ids": fetch_priority_job,
+    "steps": run_step,
 }
 
 
