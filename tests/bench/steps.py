@@ -24,10 +24,11 @@ async def result() -> int:
     return 1
 
 
-async def function_us(queue: Queue) -> float:
+async def function_us() -> float:
     """Return the time that functions have taken on the server, us."""
-    with_stats = await asyncio.to_thread(lambda: SERVER.client().execute("INFO", "commandstats"))
-    return float(re.search(r"cmdstat_fcall:calls=\d+,usec=(\d+)", with_stats.decode())[1])  # type: ignore[index]
+    stats = str(await asyncio.to_thread(lambda: SERVER.client().execute("INFO", "commandstats")))
+    found = re.search(r"cmdstat_fcall:calls=\d+,usec=(\d+)", stats)
+    return float(found[1]) if found else 0.0
 
 
 async def measure(url: str, kind: str, jobs: int, steps: int) -> tuple[float, float]:
@@ -42,11 +43,11 @@ async def measure(url: str, kind: str, jobs: int, steps: int) -> tuple[float, fl
 
     async with Queue(f"{kind}-{time.time_ns()}", url) as queue:
         added = await queue.add_bulk([("n", {"number": 0})] * jobs)
-        before, began = await function_us(queue), time.perf_counter()
+        before, began = await function_us(), time.perf_counter()
         async with Worker(queue.name, handle, url, concurrency=jobs):
             await asyncio.gather(*(job.wait_until_finished(600_000) for job in added))
         took = time.perf_counter() - began
-        return jobs * steps / took, (await function_us(queue) - before) / (jobs * steps)
+        return jobs * steps / took, (await function_us() - before) / (jobs * steps)
 
 
 async def wake_up(url: str) -> float:
