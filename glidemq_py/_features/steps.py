@@ -89,7 +89,7 @@ class Step:
 
 
 _FACTS: Final = [each.name for each in fields(Step) if each.name not in ("state", "stored_at", "result")]
-_HEADER: Final = re.compile(r"(\d{1,9}) (\d{1,15})", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
 _DEFAULTS: Final = {each.name: each.default for each in fields(Step)}
 
 
@@ -116,17 +116,16 @@ def parse_step(text: object) -> tuple[Step, int] | None:
         return None
 
 
-def parse_header(text: object) -> tuple[int, int]:
-    """Return the number of the last step and the bytes of all results, of the field ``steps``."""
-    found = _HEADER.fullmatch(text) if isinstance(text, str) else None
-    return (0, 0) if found is None else (int(found[1]), int(found[2]))
+def parse_last(text: object) -> int:
+    """Return the number of the last step, of the field ``steps``."""
+    return int(text) if isinstance(text, str) and _NUMBER.fullmatch(text) else 0
 
 
 async def read_steps(link: QueueLink[JobTransport], job_id: str) -> list[Step]:
     """Return the stored steps of a job, in the order in which they were first stored."""
     key = link.keys.job(job_id)
     stored = await link.command("HGET", key, "steps")
-    last, _ = parse_header(None if stored is None else stored.decode())
+    last = parse_last(None if stored is None else stored.decode())
     if not last:
         return []
     texts = await link.command("HMGET", key, *(f"step:{number}" for number in range(1, last + 1)))

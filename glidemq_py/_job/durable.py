@@ -35,7 +35,7 @@ from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency.calls import has_peers
 from glidemq_py._features.flows import children
-from glidemq_py._features.steps import Step, StepState, parse_header, parse_step, text_of_step
+from glidemq_py._features.steps import Step, StepState, parse_last, parse_step, text_of_step
 from glidemq_py._features.suspend import MAX_REASON, MAX_SIGNAL_NAME, Signal, received_signals, suspend_error
 from glidemq_py._job.attempt import message_of, stored_text
 from glidemq_py._job.stored import StoredJob
@@ -114,10 +114,10 @@ class Memo:
         header, *texts = job._steps_texts or ("",)
         found = [parse_step(text) for text in texts]
         self._job = job
-        self.last, self._size = parse_header(header)
+        self.last = parse_last(header)
         self._known = {each[0].key: (number, *each) for number, each in enumerate(found, 1) if each is not None}
+        self._size = sum(_size(step.result) for _, step, _ in self._known.values())
         self._asked: Counter[str] = Counter()
-        self._storing = asyncio.Lock()
         self._started = time.monotonic()
         self.ended: JobSignal | None = None
         self.values: dict[tuple[str, str], str] | None = None
@@ -196,13 +196,12 @@ class Memo:
 
     def row(self, step: Step) -> StoredStep:
         """Return the row that stores a step, which is known from now on."""
-        number, before, version = self._known.get(step.key, (0, None, 0))
+        number, _, version = self._known.get(step.key, (0, None, 0))
         if not number:
             number = self.last = self.last + 1
-        grown = _size(step.result) - (0 if before is None else _size(before.result))
-        self._size += grown
+        self._size += _size(step.result)
         self._known[step.key] = number, step, version + 1
-        return StoredStep(number, version + 1, grown, text_of_step(step))
+        return StoredStep(number, version + 1, text_of_step(step))
 
     async def store(self, step: Step) -> None:
         """Store a step with a call of its own.
@@ -211,10 +210,9 @@ class Memo:
             StaleAttemptError: The job is locked by another worker now.
             JobNotFoundError: The job does not exist any more.
         """
+        self.check()
         job = self._job
-        async with self._storing:
-            self.check()
-            await job._write(store_step(job._link.keys.meta, job._stored_id, *job._token, self.row(step)))
+        await job._write(store_step(job._link.keys.meta, job._stored_id, *job._token, self.row(step)))
 
     def outcome(self, error: BaseException | None) -> BaseException | None:
         """Return how a handler has ended: with the signal of a step, also if it was caught; and end other steps."""
@@ -283,6 +281,7 @@ def ending_memo(job: AnyJob, what: str) -> Memo:
 # -- run ------------------------------------------------------------------------------------------------------
 
 
+_NO_PAUSE: Final = Backoff("fixed", 0)
 _codecs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """Codecs of the results of functions and classes."""
 
@@ -368,7 +367,7 @@ class StepRun(Generic[T]):
         self.is_async = inspect.iscoroutinefunction(target)
         self._codec = _codec_of(target)
         self._attempts = check_int("attempts", options["attempts"], 1, MAX_COUNT)
-        self._backoff = Backoff.parse("backoff", options["backoff"])
+        self._backoff = _NO_PAUSE if options["backoff"] == 0 else Backoff.parse("backoff", options["backoff"])
         if self._backoff.type not in BACKOFF_TYPES:
             raise GlideMQValidationError("backoff", self._backoff.type, f"must be one of {', '.join(BACKOFF_TYPES)}")
         timeout = options["timeout"]
@@ -424,6 +423,19 @@ class StepRun(Generic[T]):
         finally:
             _running_step.reset(token)
 
+    async def run(self, args: Sequence[Any]) -> T:
+        """Run the attempts, and return the result; see `Job.run` for the errors."""
+        pause = await self.admit()
+        while True:
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                value = await self.execute(args)
+            except Exception as error:
+                pause = await self.failed(error)
+            else:
+                return await self.done(value)
+
     def call(self, args: Sequence[Any]) -> Any:
         """Call a plain function in this thread."""
         with self._running():
@@ -435,18 +447,23 @@ class StepRun(Generic[T]):
         Raises:
             TimeoutError: It did not end in time.
         """
-        limit = asyncio.timeout(None if self.timeout_ms is None else self.timeout_ms / 1_000)
         with self._running():
+            if self.timeout_ms is None:
+                return await self._call_here(args)
+            limit = asyncio.timeout(self.timeout_ms / 1_000)
             try:
                 async with limit:
-                    if self.is_async:
-                        return await self._function(*args)
-                    value: Any = await _in_thread(functools.partial(self._function, *args))
-                    return await value if inspect.isawaitable(value) else value
+                    return await self._call_here(args)
             except TimeoutError:
                 if limit.expired():
                     raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
                 raise
+
+    async def _call_here(self, args: Sequence[Any]) -> Any:
+        if self.is_async:
+            return await self._function(*args)
+        value: Any = await _in_thread(functools.partial(self._function, *args))
+        return await value if inspect.isawaitable(value) else value
 
     def _ended(self, state: StepState, **facts: Any) -> Step:
         return Step(
@@ -544,22 +561,15 @@ async def run(
     step = StepRun[Any](self, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
     if step.is_done:
         return step.result()
-    memo, task = memo_of(self, "run"), asyncio.current_task()
-    others = set[asyncio.Task[Any]]() if task is None or task is self._in_handler("run").owner else {task} - memo.tasks
-    memo.tasks |= others
+    task = asyncio.current_task()
+    memo, is_own = memo_of(self, "run"), task is None or task is self._in_handler("run").owner
+    if is_own or task in memo.tasks:
+        return await step.run(args)
+    memo.tasks.add(cast("asyncio.Task[Any]", task))
     try:
-        pause = await step.admit()
-        while True:
-            if pause:
-                await asyncio.sleep(pause)
-            try:
-                value = await step.execute(args)
-            except Exception as error:
-                pause = await step.failed(error)
-            else:
-                return await step.done(value)
+        return await step.run(args)
     finally:
-        memo.tasks -= others
+        memo.tasks.discard(cast("asyncio.Task[Any]", task))
 
 
 # -- waiting --------------------------------------------------------------------------------------------------

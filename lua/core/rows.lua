@@ -110,7 +110,7 @@ G.rows = {
   scheduler = { name = 1, home = 2, text = 3 },
   scored = { member = 1, score = 2 },
   stored_name_metrics = { completed = 1, failed = 2, retried = 3, wait = 4, run = 5 },
-  stored_step = { number = 1, version = 2, size = 3, text = 4 },
+  stored_step = { number = 1, version = 2, text = 3 },
   stream_consumer = { name = 2, pending = 4, idle = 6 },
   stream_entry = { id = 1, fields = 2 },
   stream_group = { name = 2, consumers = 4, pending = 6, last_delivered = 8, read = 10, lag = 12 },

@@ -45,8 +45,6 @@ class StoredStep(NamedTuple):
     """Position among the steps of the job, from 1."""
     version: int
     """How often it was stored, this time included: a late copy of an earlier call changes nothing."""
-    size: int
-    """Bytes of its result, without those of the stored one."""
     text: str
     """State, facts and result of the step."""
 

@@ -1,32 +1,51 @@
--- Steps: the stored parts of a handler (docs/learn/steps.md). `steps` of a job's record is `<number of the last> <bytes of
--- the results>`, and `step:<number>` one step: `<when it was stored, epoch ms> <how often> <state> <facts, JSON>`, a newline,
+-- Steps: the stored parts of a handler (docs/learn/steps.md). `steps` of a job's record is the number of the last one, and
+-- `step:<number>` one step: `<when it was stored, epoch ms> <how often> <state> <facts, JSON>`, a newline,
 -- and its result as it is encoded. `awaits` is `<fence> <signal>`: the attempt with this fence ended to wait for that signal
 -- until the job is due. `requeues` counts how often the ended job started anew.
 
 local M = G.steps
 local STEPS_MAX = 1000
 local FEATURE = 'steps:0.2.0'
+local NO_END = {}
 -- States of a step that a retry runs again; the second ones only if they have failed the job.
 local UNFINISHED, EXPIRED = { failed = true, retrying = true }, { failed = true, retrying = true, expired = true }
 
--- Store a step, or its new state: a row {number, how often it was stored, bytes of its result more than before, text}. A
--- copy of an earlier call, which arrives late, changes nothing. The first step of a job ends its ttl.
-M.store = function(q, id, now, step)
+-- Store a step, or its new state: a row {number, how often it was stored, text}. A copy of an earlier call, which arrives
+-- late, changes nothing. The first step of a job ends its ttl. steps, before: of the record.
+local function store(q, id, now, step, field, steps, before)
   local S, key = G.rows.stored_step, q.J .. id
   local number, version = step[S.number], step[S.version]
-  local field = 'step:' .. G.int(number)
-  local steps, before = unpack(redis.call('HMGET', key, 'steps', field))
-  if G.count_of(G.match(before, '^%d+ (%d+)')) >= version then return end
-  local last, size = G.match(steps, '^(%d+) (%d+)')
-  redis.call('HSET', key, 'steps', G.int(math.max(G.count_of(last), number)) .. ' ' .. G.int(G.count_of(size) + step[S.size]),
-    field, G.int(now) .. ' ' .. G.int(version) .. ' ' .. step[S.text])
-  if not steps then
-    G.use_feature(q, FEATURE)
-    redis.call('HDEL', key, 'expireAt')
+  if before and G.count_of(G.match(before, '^%d+ (%d+)')) >= version then return end
+  local text = G.int(now) .. ' ' .. G.int(version) .. ' ' .. step[S.text]
+  if steps and G.count_of(steps) >= number then
+    redis.call('HSET', key, field, text)
+    return
   end
+  redis.call('HSET', key, 'steps', G.int(number), field, text)
+  if steps then return end
+  G.use_feature(q, FEATURE)
+  redis.call('HDEL', key, 'expireAt')
 end
 
-local function last_of(steps) return math.min(G.count_of(G.match(steps, '^(%d+)')), STEPS_MAX) end
+-- The same, with the report of an attempt.
+M.store = function(q, id, now, step)
+  local field = 'step:' .. G.int(step[G.rows.stored_step.number])
+  store(q, id, now, step, field, unpack(redis.call('HMGET', q.J .. id, 'steps', field)))
+end
+
+-- The same, if the attempt with this token is the current one. Return the status.
+M.store_of_attempt = function(q, r, now)
+  local step = r.step
+  local field = 'step:' .. G.int(step[G.rows.stored_step.number])
+  local state, fence, processed_on, steps, before =
+    unpack(redis.call('HMGET', q.J .. r.id, 'state', 'fence', 'processedOn', 'steps', field))
+  local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
+  if rejected then return rejected end
+  store(q, r.id, now, step, field, steps, before)
+  return G.OK
+end
+
+local function last_of(steps) return math.min(G.count_of(steps), STEPS_MAX) end
 
 local function names_of(last)
   local names = {}
