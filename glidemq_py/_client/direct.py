@@ -410,6 +410,10 @@ def talk(address: tuple[str, int], greeting: Sequence[_Words], timeout: float) -
             packed = yield packed and ask(packed)
 
 
+_TOGETHER: Final = 16
+"""Commands of a write: more would let the server wait for them."""
+
+
 class DirectConnection(asyncio.Protocol):
     """A connection to a server (RESP3), with GLIDE's errors. ``ended`` is called once, when it is of no more use."""
 
@@ -423,6 +427,8 @@ class DirectConnection(asyncio.Protocol):
         self.host, self.usable = "", True
         self.was_silent = False
         """It ended because a reply did not arrive in time, on it or on another connection to the server."""
+        self._held: list[bytes] | None = None
+        """Commands that leave together, because several replies have arrived together; None = they leave at once."""
         self.talk: Any = None
         self.aside: Any = (None for _ in ())
         """A started `talk`, by which threads make calls without the event loop; by default an empty generator."""
@@ -441,7 +447,12 @@ class DirectConnection(asyncio.Protocol):
         """
         future, deadline = self._loop.create_future(), self._loop.time() + timeout
         self._poll.begin(alone=not self.pending)
-        self.transport.write(_pack(words))
+        if self._held is None:
+            self.transport.write(_pack(words))
+        else:
+            self._held.append(_pack(words))
+            if len(self._held) >= _TOGETHER:
+                self._write_held()
         self.pending.append((future, deadline, unclaimed))
         if deadline < self._watch_at:  # earlier commands may have had more time
             self._check_at(deadline)
@@ -449,12 +460,15 @@ class DirectConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Deliver the replies that are complete; called by the event loop."""
-        reader, pending = self._reader, self.pending
+        reader, pending, is_first = self._reader, self.pending, True
         try:
             reader.feed(data)
             while (reply := reader.gets()) is not _INCOMPLETE:
                 if type(reply) is hiredis.PushNotification:
                     continue
+                if not is_first and self._held is None:
+                    self._held = []
+                is_first = False
                 future, _, unclaimed = pending.popleft()
                 if not future.done():
                     future.set_result(reply)
@@ -462,10 +476,21 @@ class DirectConnection(asyncio.Protocol):
                     self._loop.call_soon(unclaimed, reply)
         except (hiredis.ProtocolError, IndexError, TypeError) as error:  # TypeError: a map as the key of a map
             self.end(GlideConnectionError(f"malformed reply of the server: {error}"))
+        if self._held is not None:
+            self._loop.call_soon(self._flush)  # behind those who wait for the replies, which may send more
         if not pending:
             self._poll.end()
             if not self.usable:
                 self.end()
+
+    def _flush(self) -> None:
+        self._write_held()
+        self._held = None
+
+    def _write_held(self) -> None:
+        if self._held and not self.transport.is_closing():
+            self.transport.write(b"".join(self._held))
+        self._held = []
 
     def _check_at(self, deadline: float) -> None:
         if self._watch is not None:
