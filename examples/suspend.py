@@ -2,13 +2,16 @@
 
 import asyncio
 
-from glidemq_py import Job, JobFailedError, Queue, Worker
-from glidemq_py.errors import SuspendError
+from glidemq_py import Job, Queue, Worker
+from glidemq_py.errors import SignalTimeout, SuspendError
 
 
 async def expense(job: Job) -> str:
     """Wait for two signals; the handler restarts after each one, and received signals return at once."""
-    approval = await job.wait_for_signal("approval", timeout=job.data["patience"])
+    try:
+        approval = await job.wait_for_signal("approval", timeout=job.data["patience"])
+    except SignalTimeout as error:
+        return str(error)
     payment = await job.wait_for_signal("payment", timeout=60_000)
     return f"{job.data['amount']} approved by {approval.data}, paid by {payment.data}"
 
@@ -34,10 +37,7 @@ async def main() -> None:
         print(await hotel.wait_until_finished())
 
         taxi = await queue.add("taxi", {"amount": 30, "patience": 100})
-        try:
-            await taxi.wait_until_finished()
-        except JobFailedError as error:
-            print(f"taxi: {error.failed_reason}")
+        print("taxi:", await taxi.wait_until_finished())
         print("too late:", await queue.signal(taxi.id, "approval", "eve"))
 
 
