@@ -17,7 +17,7 @@ from glidemq_py._core.option_values import BackoffInput
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._job.contents import JobContents
 from glidemq_py._job.current import running_job
-from glidemq_py._job.durable import StepRun
+from glidemq_py._job.steps import StepRun
 from glidemq_py.errors import EventLoopError
 
 T = TypeVar("T")

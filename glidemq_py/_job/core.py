@@ -19,10 +19,10 @@ from glidemq_py._features.flows import children
 from glidemq_py._features.job_batches import BatchRef
 from glidemq_py._features.revoke import RevokeOutcome
 from glidemq_py._features.steps import Step, read_steps
-from glidemq_py._job import durable, iteration, steps
+from glidemq_py._job import ends, iteration, steps
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.contents import ContextT, DataT, JobContents, ResultT
-from glidemq_py._job.steps import SAME
+from glidemq_py._job.ends import SAME
 from glidemq_py._job.stored import StoredJob
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitingChildrenError, WaitTimeoutError
 
@@ -294,7 +294,7 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
             GlideMQError: not called in the job's handler, or the call failed.
         """
         self._in_handler("move_to_waiting_children")
-        after, replace = steps.data_of_step(self, next_step, data)
+        after, replace = ends.data_of_step(self, next_step, data)
         if await children.must_wait(self._link, self._stored_id):
             raise self._own(WaitingChildrenError(after, replace))
         if replace:
@@ -302,14 +302,14 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
 
     iterate = iteration.iterate
     get_cursor = iteration.get_cursor
-    move_to_delayed = steps.move_to_delayed
-    rate_limit_group = steps.rate_limit_group
-    suspend = steps.suspend
-    run = durable.run
-    sleep = durable.sleep
-    wait_for_signal = durable.wait_for_signal
-    gather = durable.gather
-    idempotency_key = durable.idempotency_key
+    move_to_delayed = ends.move_to_delayed
+    rate_limit_group = ends.rate_limit_group
+    suspend = ends.suspend
+    run = steps.run
+    sleep = steps.sleep
+    wait_for_signal = steps.wait_for_signal
+    gather = steps.gather
+    idempotency_key = steps.idempotency_key
 
 
 class MessageCore(JobContents[DataT, ResultT, ContextT]):
@@ -349,7 +349,7 @@ class MessageCore(JobContents[DataT, ResultT, ContextT]):
             GlideMQError: If called outside the message's handler.
         """
         self._in_handler("move_to_delayed")
-        raise steps.delayed_error(self, when)
+        raise ends.delayed_error(self, when)
 
     def __repr__(self) -> str:
         return f"<Message {self.id!r} {self.subject!r} of broadcast {self.queue_name!r}>"

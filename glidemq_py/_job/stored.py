@@ -39,7 +39,7 @@ class StoredJob(JobContents[DataT, ResultT, ContextT]):
     """True once `iterate` was called in this attempt."""
     _signals_text: str | None = None
     _requeues: str | None = None
-    """How often the ended job has started anew."""
+    """Number of requeues that deleted its steps."""
     _waits: dict[str, int] | None = None
     """Number of signals already returned per name in this run of the handler."""
 

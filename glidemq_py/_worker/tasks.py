@@ -18,8 +18,8 @@ from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import JobSpec
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._job.durable import TaskCall
 from glidemq_py._job.job import Job
+from glidemq_py._job.steps import TaskCall
 from glidemq_py._job.typed_tasks import Parameters, Resolved
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.handlers import Route, is_async

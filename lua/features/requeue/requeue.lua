@@ -11,10 +11,10 @@ local function rejoin(q, id, h, state)
   end
 end
 
--- h: name, state, priority, lifo, rank, groupKey, opts of a failed or completed job. anew: its steps are deleted, as those of
+-- h: name, state, priority, lifo, rank, groupKey, opts of a failed or completed job. all_steps: delete its steps, as those of
 -- a completed job. The caller removes it from the index of its state. Return the id of another job that has its
 -- deduplication id: then nothing was changed.
-G.requeue_failed = function(q, id, now, h, anew)
+G.requeue_failed = function(q, id, now, h, all_steps)
   local key, owner = q.J .. id, G.take_dedup_id(q, id, h.opts, now)
   if owner then return owner end
   G.flows.child_ended(q, id, G.flows.RETRIED, '', now)
@@ -28,7 +28,7 @@ G.requeue_failed = function(q, id, now, h, anew)
   else
     state = G.put(q, id, now, h, nil, true)
   end
-  G.steps.requeue(q, id, anew or h.state == 'completed')
+  G.steps.requeue(q, id, all_steps or h.state == 'completed')
   redis.call('HDEL', key, 'revoked', 'stalledCount', 'suspectLimit', 'fallbackIndex', 'failedType', 'stacktrace', 'processedOn',
     'lastActive', 'childFailed', 'failureReason', 'autoRetries', 'returnvalue', 'discarded')
   if h.state == 'completed' then redis.call('HDEL', key, 'cursor') end -- it starts from the beginning; a failed job continues

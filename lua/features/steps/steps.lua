@@ -1,7 +1,7 @@
 -- Steps: the stored parts of a handler (docs/learn/steps.md). `steps` of a job's record is the number of the last one, and
 -- `step:<number>` one step: `<when it was stored, epoch ms> <how often> <state> <facts, JSON>`, a newline,
 -- and its result as it is encoded. `awaits` is `<fence> <signal>`: the attempt with this fence ended to wait for that signal
--- until the job is due. `requeues` counts how often the ended job started anew.
+-- until the job is due. `requeues` counts the requeues that deleted them.
 
 local M = G.steps
 local STEPS_MAX = 1000
@@ -62,10 +62,10 @@ M.read = function(q, id, steps)
   return found, bytes
 end
 
--- An ended job is requeued: all steps are deleted if it starts anew, else those without a result.
-M.requeue = function(q, id, anew)
+-- An ended job is requeued. all: delete all its steps; else those without a result.
+M.requeue = function(q, id, all)
   local key = q.J .. id
-  if anew then redis.call('HINCRBY', key, 'requeues', 1) end
+  if all then redis.call('HINCRBY', key, 'requeues', 1) end
   local steps = redis.call('HGET', key, 'steps')
   if not steps then return end
   local last = last_of(steps)
@@ -73,9 +73,9 @@ M.requeue = function(q, id, anew)
   local texts = last > 0 and redis.call('HMGET', key, unpack(names)) or {}
   local deleted, ended = {}, redis.call('HGET', key, 'failedType') == 'SignalTimeout' and EXPIRED or UNFINISHED
   for n = 1, last do
-    if anew or ended[G.match(texts[n], '^%d+ %d+ (%a+)') or ''] then deleted[#deleted + 1] = names[n] end
+    if all or ended[G.match(texts[n], '^%d+ %d+ (%a+)') or ''] then deleted[#deleted + 1] = names[n] end
   end
-  if anew then deleted[#deleted + 1] = 'steps' end
+  if all then deleted[#deleted + 1] = 'steps' end
   if #deleted > 0 then redis.call('HDEL', key, unpack(deleted)) end
 end
 
