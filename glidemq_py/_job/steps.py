@@ -562,7 +562,7 @@ async def run(
         GlideMQError: the job is not running in a handler.
         StaleAttemptError: the job is locked by another worker now. The result was not stored.
     """
-    step = StepRun[Any](self, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
+    step: StepRun[Any] = StepRun(self, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
     if step.is_done:
         return step.result()
     task = asyncio.current_task()
