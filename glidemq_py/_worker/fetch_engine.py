@@ -382,7 +382,8 @@ class FetchEngine:
                     self.has_suspects = True
         if call.want:
             # A wake-up during the call may be for a job that was added after the server ran the call.
-            self._may_be_ready(not flags or call.wake_count != self.wake_count)
+            if (ready := not flags or call.wake_count != self.wake_count) is not self.jobs_may_be_ready:
+                self._may_be_ready(ready)
             self._is_limited = flags == ExchangeFlags.LIMITED
         if self.jobs_may_be_ready or not self.accepting:
             return False
