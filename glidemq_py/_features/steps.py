@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core import json_text as json
@@ -39,15 +38,14 @@ class StepState(StrEnum):
     """`Job.gather` has added its children."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """A stored step of a job.
 
     Attributes:
         name: name of the step; that of a wait for a signal is ``signal <name>``.
+        state: state of the step.
         ordinal: 1 for the first step of this name in a run, 2 for the second, ...
         function: the function of the step, or the method of `Job`.
-        state: state of the step.
         stored_at: when this state was stored, epoch ms of the server's clock.
         took: duration of the last attempt, ms.
         attempts: number of attempts that have ended.
@@ -60,9 +58,9 @@ class Step:
     """
 
     name: str
+    state: StepState
     ordinal: int = 1
     function: str = ""
-    state: StepState
     stored_at: int = 0
     took: int = 0
     attempts: int = 0
@@ -88,14 +86,15 @@ class Step:
         return None if self.result is None else decode_data(self.result, serializer)
 
 
-_FACTS: Final = [each.name for each in fields(Step) if each.name not in ("state", "stored_at", "result")]
+_NO_FACTS: Final = frozenset(("state", "stored_at", "result"))
 _NUMBER: Final = re.compile(r"\d{1,9}", re.ASCII)
-_DEFAULTS: Final = {each.name: each.default for each in fields(Step)}
+_DEFAULTS: Final = ("", "", *Step._field_defaults.values())
 
 
 def text_of_step(step: Step) -> str:
     """Return the text to store, without the time."""
-    facts = {name: value for name in _FACTS if (value := getattr(step, name)) != _DEFAULTS[name]}
+    found = zip(Step._fields, step, _DEFAULTS, strict=True)
+    facts = {name: value for name, value, default in found if value != default and name not in _NO_FACTS}
     return f"{step.state} {json.dumps(facts)}" + ("" if step.result is None else f"\n{step.result}")
 
 
@@ -109,7 +108,7 @@ def parse_step(text: object) -> tuple[Step, int] | None:
         known: Mapping[str, Any] = json.loads(facts)
         step = Step(
             state=StepState(state), stored_at=int(at), result=result if separator else None,
-            **{name: known[name] for name in _FACTS if name in known},
+            **{name: known[name] for name in Step._fields if name in known and name not in _NO_FACTS},
         )  # fmt: skip
         return step, int(version)
     except (ValueError, TypeError, SerializationError):

@@ -101,7 +101,7 @@ def run(
 ) -> Any:  # fmt: skip
     """Run a function as a step; see `Job.run`. A plain function without ``timeout`` runs in the calling thread."""
     job = self._core
-    step: StepRun[Any] = StepRun(job, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
+    step: StepRun[Any] = StepRun(job, name, function, attempts, backoff, timeout)
     if step.is_done:
         return step.result()
     pause = wait_for(job, step.admit())

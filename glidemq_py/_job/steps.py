@@ -16,14 +16,15 @@ import threading
 import time
 import typing
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast, overload
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, TypeVarTuple, cast, overload
 from weakref import WeakKeyDictionary
 
-from glidemq_py._core.calls.working import StoredStep, store_step
+from glidemq_py._client.transport import JobTransport
+from glidemq_py._core.calls.working import AttemptStatus, AttemptStep, StoredStep, store_steps
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import split_member
@@ -40,6 +41,7 @@ from glidemq_py._features.suspend import MAX_REASON, MAX_SIGNAL_NAME, Signal, re
 from glidemq_py._job.attempt import message_of, stored_text
 from glidemq_py._job.stored import StoredJob
 from glidemq_py._partitions.layout import split_partition_id
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import (
     BulkAddError,
     ChildFailedError,
@@ -47,6 +49,7 @@ from glidemq_py.errors import (
     GlideMQError,
     GlideMQValidationError,
     JobSignal,
+    ScriptError,
     SerializationError,
     SignalTimeout,
     StaleAttemptError,
@@ -80,6 +83,8 @@ _PEERS_MS: Final = 5_000
 """How long a job is delayed whose first step is refused."""
 _TRACE_FRAMES, _TRACE_CHARS = 32, 8_192
 _MOST_LOGGED: Final = 1_000
+_TOGETHER: Final = 16
+"""Steps of a call: more would let the server wait for them."""
 
 _running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemq_running_step", default=None)
 """Identity of the step whose function runs."""
@@ -115,8 +120,10 @@ class Memo:
         found = [parse_step(text) for text in texts]
         self._job = job
         self.last = parse_last(header)
-        self._known = {each[0].key: (number, *each) for number, each in enumerate(found, 1) if each is not None}
-        self._size = sum(_size(step.result) for _, step, _ in self._known.values())
+        self._known = {each[0].key: each[0] for each in found if each is not None}
+        self._places = {each[0].key: (number, each[1]) for number, each in enumerate(found, 1) if each is not None}
+        """Number of each step, and how often it was stored; those of this run included."""
+        self._size = sum(_size(step.result) for step in self._known.values())
         self._asked: Counter[str] = Counter()
         self._started = time.monotonic()
         self.ended: JobSignal | None = None
@@ -139,9 +146,9 @@ class Memo:
         self.check()
         self._asked[name] += 1
         key = name, self._asked[name]
-        if key not in self._known:
-            return Step(name=name, ordinal=key[1], function=function, state=StepState.RETRYING)
-        step = self._known[key][1]
+        step = self._known.get(key)
+        if step is None:
+            return Step(name, StepState.RETRYING, key[1], function)
         if step.function != function:
             raise StepChangedError(name, step.function, function)
         return step
@@ -196,15 +203,15 @@ class Memo:
 
     def changed(self, step: Step, state: StepState, **facts: Any) -> Step:
         """Return a step with its new state."""
-        return replace(step, state=state, stored_at=self.now, **facts)
+        return step._replace(state=state, stored_at=self.now, **facts)
 
     def row(self, step: Step) -> StoredStep:
         """Return the row that stores a step; the memo contains it from now on."""
-        number, _, version = self._known.get(step.key, (0, None, 0))
+        number, version = self._places.get(step.key, (0, 0))
         if not number:
             number = self.last = self.last + 1
         self._size += _size(step.result)
-        self._known[step.key] = number, step, version + 1
+        self._places[step.key] = number, version + 1
         return StoredStep(number, version + 1, text_of_step(step))
 
     async def store(self, step: Step) -> None:
@@ -216,7 +223,8 @@ class Memo:
         """
         self.check()
         job = self._job
-        await job._write(store_step(job._link.keys.meta, job._stored_id, *job._token, self.row(step)))
+        status = await sender_of(job._link).store(AttemptStep(job._stored_id, *job._token, self.row(step)))
+        job._check_status(status)
 
     def outcome(self, error: BaseException | None) -> BaseException | None:
         """Return how a handler has ended: with the signal of a step, also if it was caught; and end other steps."""
@@ -238,7 +246,7 @@ class Memo:
         return error
 
     def _log_unasked(self) -> None:
-        for name, ordinal in self._known:
+        for name, ordinal in self._places:
             mark = self._job.name, name
             if ordinal > self._asked[name] and mark not in _logged and len(_logged) < _MOST_LOGGED:
                 _logged.add(mark)
@@ -246,6 +254,79 @@ class Memo:
                     "queue %r: job %s %r completed, and its handler no longer runs the stored step %r. Logged once",
                     self._job.queue_name, show_id(self._job.id), self._job.name, name,
                 )  # fmt: skip
+
+
+class StepSender:
+    """Stores steps of a queue's jobs. A lone one is sent at once; those of a turn of the event loop leave together.
+
+    Args:
+        link: The queue.
+        loop: The running event loop; None for blocking code.
+    """
+
+    def __init__(self, link: QueueLink[JobTransport], loop: asyncio.AbstractEventLoop | None) -> None:
+        self._link = link
+        self.loop = loop
+        self._in_flight = 0
+        self._waiting: list[tuple[AttemptStep, asyncio.Future[AttemptStatus]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def store(self, step: AttemptStep) -> AttemptStatus:
+        """Store a step; see `Transport.call` for the errors."""
+        if self.loop is None or not self._in_flight:
+            self._in_flight += 1
+            try:
+                (status,) = await self._link.call(store_steps, (step,))
+                return status
+            finally:
+                self._in_flight -= 1
+        future: asyncio.Future[AttemptStatus] = self.loop.create_future()
+        self._waiting.append((step, future))
+        if len(self._waiting) == _TOGETHER:
+            self._send()
+        elif len(self._waiting) == 1:
+            self.loop.call_soon(self._send)
+        return await future
+
+    def _send(self) -> None:
+        if self._waiting:
+            batch, self._waiting = self._waiting, []
+            task = asyncio.create_task(self._store(batch), name="glidemq-steps")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _store(self, batch: Sequence[tuple[AttemptStep, asyncio.Future[AttemptStatus]]]) -> None:
+        self._in_flight += 1
+        found: Sequence[AttemptStatus | Exception]
+        try:
+            found = await self._link.call(store_steps, [step for step, _ in batch])
+        except asyncio.CancelledError:
+            for _, future in batch:
+                future.cancel()
+            raise
+        except Exception as error:
+            if len(batch) > 1 and isinstance(error, ScriptError):  # one of them made the function fail
+                await asyncio.gather(*(self._store([each]) for each in batch))
+                return
+            found = [error] * len(batch)
+        finally:
+            self._in_flight -= 1
+        for (_, future), outcome in zip(batch, found, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+def sender_of(link: QueueLink[JobTransport]) -> StepSender:
+    """Return what stores the steps of a queue's jobs, in the running event loop."""
+    loop = asyncio._get_running_loop()
+    sender: StepSender | None = link.steps
+    if sender is None or sender.loop is not loop:
+        sender = link.steps = StepSender(link, loop)
+    return sender
 
 
 def _size(result: str | None) -> int:
@@ -286,16 +367,34 @@ def ending_memo(job: AnyJob, what: str) -> Memo:
 
 
 _NO_PAUSE: Final = Backoff("fixed", 0)
-_codecs: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Codecs of the results of functions and classes."""
+_NO_SPAN: Final = contextlib.nullcontext()
+
+
+class _Function(NamedTuple):
+    """What is known of a function of steps."""
+
+    name: str
+    is_async: bool
+    codec: Any
+    """Codec of what it returns: by its return annotation, or a class itself."""
+
+    @classmethod
+    def of(cls, function: Any) -> Self:
+        """Return what is known of a function."""
+        target = _target_of(function)
+        target = getattr(target, "__func__", target)
+        known = _functions.get(target)
+        if known is None:
+            known = cls(target.__qualname__, inspect.iscoroutinefunction(target), _codec_of(target))
+            with contextlib.suppress(TypeError):  # of builtins there are no weak references
+                _functions[target] = known
+        return cast("Self", known)
+
+
+_functions: WeakKeyDictionary[Any, _Function] = WeakKeyDictionary()
 
 
 def _codec_of(target: Any) -> Any:
-    """Return the codec of what a function returns: its return annotation, or a class itself."""
-    target = getattr(target, "__func__", target)
-    known = _codecs.get(target)
-    if known is not None:
-        return known
     from glidemq_py._features.typed_values import Codec  # imports msgspec, which few programs need
 
     try:
@@ -304,12 +403,9 @@ def _codec_of(target: Any) -> Any:
             of_return = SimpleNamespace(__annotations__={"return": hint})
             scope = getattr(inspect.unwrap(target), "__globals__", {})
             hint = typing.get_type_hints(of_return, scope)["return"]
-        codec = Codec(hint)
+        return Codec(hint)
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise GlideMQValidationError("function", target, f"its return annotation cannot be used: {error}") from error
-    with contextlib.suppress(TypeError):  # of builtins there are no weak references
-        _codecs[target] = codec
-    return codec
 
 
 def _target_of(function: Any) -> Any:
@@ -357,26 +453,28 @@ class StepRun(Generic[T]):
         job: The job.
         name: Name of the step.
         function: The function.
-        options: The other arguments of `Job.run`.
+        attempts: See `Job.run`, as for the other arguments.
+        backoff: Pause between attempts.
+        timeout: Maximum duration of an attempt.
     """
 
-    def __init__(self, job: AnyJob, name: str, function: Any, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, job: AnyJob, name: str, function: Any, attempts: int, backoff: BackoffInput, timeout: Milliseconds | None
+    ) -> None:
         self._memo = memo_of(job, "run")
         check_text("name", name, maximum=_MAX_NAME)
         if not callable(function):
             raise GlideMQValidationError("function", function, "must be a function")
-        target = _target_of(function)
         self._job = job
         self._function: Callable[..., Any] = function
-        self.is_async = inspect.iscoroutinefunction(target)
-        self._codec = _codec_of(target)
-        self._attempts = check_int("attempts", options["attempts"], 1, MAX_COUNT)
-        self._backoff = _NO_PAUSE if options["backoff"] == 0 else Backoff.parse("backoff", options["backoff"])
+        known = _functions.get(function) or _Function.of(function)
+        self.is_async, self._codec = known.is_async, known.codec
+        self._attempts = check_int("attempts", attempts, 1, MAX_COUNT)
+        self._backoff = _NO_PAUSE if backoff == 0 else Backoff.parse("backoff", backoff)
         if self._backoff.type not in BACKOFF_TYPES:
             raise GlideMQValidationError("backoff", self._backoff.type, f"must be one of {', '.join(BACKOFF_TYPES)}")
-        timeout = options["timeout"]
         self.timeout_ms = None if timeout is None else to_ms("timeout", timeout, minimum=1)
-        self._step = self._memo.ask(name, target.__qualname__)
+        self._step = self._memo.ask(name, known.name)
         self._began = 0.0
         if self._step.state is StepState.FAILED:
             raise _step_error(self._step)
@@ -416,16 +514,13 @@ class StepRun(Generic[T]):
         is_own = owner is True or (owner is not None and owner is asyncio.current_task())
         return is_own and _running_step.get() is None
 
-    @contextlib.contextmanager
-    def _running(self) -> Generator[None]:
+    def _begin(self) -> Token[tuple[str, int] | None]:
         self._memo.check()
         self._began = time.monotonic()
-        token = _running_step.set(self._step.key)
-        try:
-            with observed_step(*self._step.key) if TELEMETRY.on else contextlib.nullcontext():
-                yield
-        finally:
-            _running_step.reset(token)
+        return _running_step.set(self._step.key)
+
+    def _span(self) -> contextlib.AbstractContextManager[None]:
+        return observed_step(*self._step.key) if TELEMETRY.on else _NO_SPAN
 
     async def run(self, args: Sequence[Any]) -> T:
         """Run the attempts, and return the result; see `Job.run` for the errors."""
@@ -442,8 +537,12 @@ class StepRun(Generic[T]):
 
     def call(self, args: Sequence[Any]) -> Any:
         """Call a plain function in this thread."""
-        with self._running():
-            return self._function(*args)
+        token = self._begin()
+        try:
+            with self._span():
+                return self._function(*args)
+        finally:
+            _running_step.reset(token)
 
     async def execute(self, args: Sequence[Any]) -> Any:
         """Call the function, a plain one in a thread, within the timeout.
@@ -451,17 +550,21 @@ class StepRun(Generic[T]):
         Raises:
             TimeoutError: It did not end in time.
         """
-        with self._running():
-            if self.timeout_ms is None:
-                return await self._call_here(args)
-            limit = asyncio.timeout(self.timeout_ms / 1_000)
-            try:
-                async with limit:
-                    return await self._call_here(args)
-            except TimeoutError:
-                if limit.expired():
-                    raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
-                raise
+        token = self._begin()
+        try:
+            with self._span():
+                if self.timeout_ms is None:
+                    return await (self._function(*args) if self.is_async else self._call_here(args))
+                limit = asyncio.timeout(self.timeout_ms / 1_000)
+                try:
+                    async with limit:
+                        return await self._call_here(args)
+                except TimeoutError:
+                    if limit.expired():
+                        raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
+                    raise
+        finally:
+            _running_step.reset(token)
 
     async def _call_here(self, args: Sequence[Any]) -> Any:
         if self.is_async:
@@ -470,11 +573,9 @@ class StepRun(Generic[T]):
         return await value if inspect.isawaitable(value) else value
 
     def _ended(self, state: StepState, **facts: Any) -> Step:
-        return Step(
-            name=self._step.name, ordinal=self._step.ordinal, function=self._step.function, state=state,
-            attempts=self._step.attempts + 1, took=round((time.monotonic() - self._began) * 1_000),
-            stored_at=self._memo.now, **facts,
-        )  # fmt: skip
+        name, _, ordinal, function, _, _, attempts, *_ = self._step
+        took = round((time.monotonic() - self._began) * 1_000)
+        return Step(name, state, ordinal, function, self._memo.now, took, attempts + 1, **facts)
 
     async def done(self, value: Any) -> T:
         """Store the result, and return it as later runs read it.
@@ -562,7 +663,7 @@ async def run(
         GlideMQError: the job is not running in a handler.
         StaleAttemptError: the job is locked by another worker now. The result was not stored.
     """
-    step: StepRun[Any] = StepRun(self, name, function, {"attempts": attempts, "backoff": backoff, "timeout": timeout})
+    step: StepRun[Any] = StepRun(self, name, function, attempts, backoff, timeout)
     if step.is_done:
         return step.result()
     task = asyncio.current_task()

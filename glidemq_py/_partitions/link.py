@@ -96,6 +96,8 @@ class QueueLink(Generic[TransportT]):
     """Whether workers of glide-mq for Node were registered when it was read last."""
     peers_read_at: float = float("-inf")
     """When that was, as `time.monotonic` tells it."""
+    steps: Any = None
+    """The `StepSender` that stores the steps of its jobs; made at first use."""
     references: Any = None
     """The `References` that find jobs in other partitions; made at first use."""
 

@@ -7,6 +7,7 @@ G.rows = {
   added_jobs = { jobs = 1, others = 2 },
   added_other = { outcome = 1, id = 2 },
   amounts = { tokens = 1, costs = 2, total_tokens = 3, total_cost = 4 },
+  attempt_step = { id = 1, fence = 2, processed_on = 3, step = 4 },
   backed_up_job = { id = 1, due = 2, fields = 3 },
   backed_up_key = { suffix = 1, kind = 2, ttl = 3, content = 4 },
   batch_job = { member = 1, state = 2 },

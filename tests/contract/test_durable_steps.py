@@ -501,6 +501,38 @@ async def test_steps_run_at_the_same_time(queue: Queue, worker_for: WorkerFor):
     assert {step.name for step in await job.get_steps()} == {"a", "b"}
 
 
+async def test_steps_that_are_stored_together_fail_alone(queue: Queue, worker_for: WorkerFor, raw: Raw):
+    jobs, count = asyncio.Barrier(40), Counter[str]()
+
+    async def number_of(job: Job) -> int:
+        await jobs.wait()
+        if job.data in (7, 30):  # two of them belong to another attempt now
+            raw.run("HINCRBY", f"job:{job.id}", "fence", 1)
+        return job.data
+
+    async def handle(job: Job):
+        try:
+            for name in ("first", "second"):
+                assert await job.run(name, number_of, job) == job.data
+                count[name] += 1
+        except StaleAttemptError:
+            count["stale"] += 1
+            await jobs.wait()
+            raise
+
+    async with worker_for(handle, concurrency=40):
+        added = await queue.add_bulk([("n", number) for number in range(40)])
+        lives = [job for job in added if job.data not in (7, 30)]
+        await asyncio.gather(*(job.wait_until_finished() for job in lives))
+        await asyncio.gather(*(job.remove() for job in added if job not in lives))
+    assert count == {"first": 38, "second": 38, "stale": 2}
+    for job in lives:
+        assert [(step.name, step.value()) for step in await job.get_steps()] == [
+            ("first", job.data),
+            ("second", job.data),
+        ]
+
+
 async def test_only_the_handler_ends_its_attempt(queue: Queue, worker_for: WorkerFor):
     found: list[str] = []
 

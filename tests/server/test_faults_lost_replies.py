@@ -306,7 +306,7 @@ IN_HANDLER: list[tuple[str, str, tuple[Any, ...], dict[str, Any]]] = [
     ("lrange", "logs", (), {}),
     ("lrange", "wait_for_signal", ("go",), {}),
     ("hmget", "reload", (), {}),
-    ("_store_step", "run", ("step", int), {}),
+    ("_store_steps", "run", ("step", int), {}),
 ]
 
 

@@ -49,6 +49,16 @@ class StoredStep(NamedTuple):
     """State, facts and result of the step."""
 
 
+@declared("attempt_step")
+class AttemptStep(NamedTuple):
+    """A step of the attempt with this token."""
+
+    id: str
+    fence: int
+    processed_on: int
+    step: StoredStep
+
+
 class Expiry(IntEnum):
     """Meaning of the end of a lease's lock."""
 
@@ -427,9 +437,9 @@ def exchange(
     ...
 
 
-@call("store_step", repeatable=True)
-def store_step(id: str, fence: int, processed_on: int, step: StoredStep) -> AttemptStatus:
-    """Store a step of a running attempt, or its new state."""
+@call("store_steps", repeatable=True)
+def store_steps(steps: Packed[Sequence[AttemptStep]]) -> list[AttemptStatus]:
+    """Store steps of running attempts, or their new states."""
     ...
 
 

@@ -444,10 +444,7 @@ G.calls = {
     local r = cmsgpack.unpack(args[1])
     return { number = r[1], layout = r[2], settings = r[3], deleted = r[4] }
   end,
-  store_step = function(args)
-    local r = cmsgpack.unpack(args[1])
-    return { id = r[1], fence = r[2], processed_on = r[3], step = r[4] }
-  end,
+  store_steps = function(args) return { steps = cmsgpack.unpack(args[1]) } end,
   store_vector = function(args)
     local r = cmsgpack.unpack(args[1])
     return { id = r[1], field = r[2], bytes = r[3], fence = r[4], processed_on = r[5] }
@@ -640,6 +637,7 @@ local WRITE = {
   schedulers_due = function(r) return cmsgpack.pack({ r.now, r.rows, r.wait, r.revision, r.leader }) end,
   schedulers_fire = function(r) return cmsgpack.pack({ r.now, r.outcomes }) end,
   schedulers_read = function(r) return cmsgpack.pack({ r.now, r.rows, r.cursor }) end,
+  store_steps = function(list) return cmsgpack.pack(list) end,
   stream_chunk = function(r) return cmsgpack.pack({ r.status, r.entry }) end,
   sweep_suspended = function(r) return cmsgpack.pack({ r.failed, r.next_due, r.more, r.held }) end,
   usage_minutes = function(r)

@@ -7,16 +7,17 @@ local M = G.steps
 local STEPS_MAX = 1000
 local FEATURE = 'steps:0.2.0'
 local NO_END = {}
+local NUMBER = G.rows.stored_step.number
 -- States of a step that a retry runs again; the second ones only if they have failed the job.
 local UNFINISHED, EXPIRED = { failed = true, retrying = true }, { failed = true, retrying = true, expired = true }
 
--- Store a step, or its new state: a row {number, how often it was stored, text}. A copy of an earlier call, which arrives
--- late, changes nothing. The first step of a job ends its ttl. steps, before: of the record.
-local function store(q, id, now, step, field, steps, before)
-  local S, key = G.rows.stored_step, q.J .. id
-  local number, version = step[S.number], step[S.version]
+-- Store a step, or its new state. A copy of an earlier call, which arrives late, changes nothing. The first step of a job ends
+-- its ttl. step: a row stored_step; steps, before: of the record.
+local function store(q, id, now, step, steps, before)
+  local number, version, text = unpack(step)
+  local key, field = q.J .. id, 'step:' .. G.int(number)
   if before and G.count_of(G.match(before, '^%d+ (%d+)')) >= version then return end
-  local text = G.int(now) .. ' ' .. G.int(version) .. ' ' .. step[S.text]
+  text = G.int(now) .. ' ' .. G.int(version) .. ' ' .. text
   if steps and G.count_of(steps) >= number then
     redis.call('HSET', key, field, text)
     return
@@ -29,19 +30,17 @@ end
 
 -- The same, with the report of an attempt.
 M.store = function(q, id, now, step)
-  local field = 'step:' .. G.int(step[G.rows.stored_step.number])
-  store(q, id, now, step, field, unpack(redis.call('HMGET', q.J .. id, 'steps', field)))
+  store(q, id, now, step, unpack(redis.call('HMGET', q.J .. id, 'steps', 'step:' .. G.int(step[NUMBER]))))
 end
 
--- The same, if the attempt with this token is the current one. Return the status.
-M.store_of_attempt = function(q, r, now)
-  local step = r.step
-  local field = 'step:' .. G.int(step[G.rows.stored_step.number])
-  local state, fence, processed_on, steps, before =
-    unpack(redis.call('HMGET', q.J .. r.id, 'state', 'fence', 'processedOn', 'steps', field))
-  local rejected = G.check_attempt(r.fence, r.processed_on, NO_END, state, fence, processed_on)
+-- The same, given a row attempt_step, if the attempt with this token is the current one. Return the status.
+M.store_of_attempt = function(q, now, row)
+  local id, fence, processed_on, step = unpack(row)
+  local state, job_fence, job_processed_on, steps, before =
+    unpack(redis.call('HMGET', q.J .. id, 'state', 'fence', 'processedOn', 'steps', 'step:' .. G.int(step[NUMBER])))
+  local rejected = G.check_attempt(fence, processed_on, NO_END, state, job_fence, job_processed_on)
   if rejected then return rejected end
-  store(q, r.id, now, step, field, steps, before)
+  store(q, id, now, step, steps, before)
   return G.OK
 end
 
