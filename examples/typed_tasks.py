@@ -47,7 +47,7 @@ async def main() -> None:
         job = await welcome.options(delay=50, attempts=5).add("bob@example.org", times=2)
         print("sent:", await job.wait_until_finished())
 
-        jobs = await shrink.add_bulk(shrink.spec(Image(Path(name), 640)) for name in ("cat.png", "dog.png"))
+        jobs = await shrink.add_bulk(shrink.call(Image(Path(name), 640)) for name in ("cat.png", "dog.png"))
         print("thumbnails:", [str((await job.wait_until_finished()).path) for job in jobs])
 
         try:

@@ -54,6 +54,7 @@ else:
             "glidemq_py._worker.maintenance.queues": "Maintenance, Scheduler",
             "glidemq_py._worker.options": "BatchOptions, FailureLogOptions, SandboxOptions",
             "glidemq_py._worker.shutdown": "graceful_shutdown",
+            "glidemq_py._worker.task_twin": "BlockingTask",
             "glidemq_py._worker.tasks": "Task",
             "glidemq_py._worker.worker": "Worker",
             "glidemq_py.errors": (

@@ -19,6 +19,7 @@ else:
             "glidemq_py._api.leasing": "LeaseReport",
             "glidemq_py._core.limits": "FairKeyInfo, GlobalLimits, GroupInfo",
             "glidemq_py._core.logs": "JobLogLine",
+            "glidemq_py._core.queue_options": "TaskCall",
             "glidemq_py._core.record": "JobCounts, WorkerInfo",
             "glidemq_py._features.backup.manifest": "BackupInfo",
             "glidemq_py._features.backup.restoring": "RestoreReport",

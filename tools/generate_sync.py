@@ -43,6 +43,7 @@ AREAS = (
 TWINS = {
     "glidemq_py._job.job.Job": "glidemq_py._job.job_twin.BlockingJob",
     "glidemq_py._job.message.Message": "glidemq_py._job.message_twin.BlockingMessage",
+    "glidemq_py._worker.tasks.Task": "glidemq_py._worker.task_twin.BlockingTask",
     "glidemq_py._api.lease.Lease": "glidemq_py.sync.lease_twin.Lease",
     "glidemq_py._api.job_batch.JobBatch": "glidemq_py.sync.job_batch_twin.JobBatch",
     "glidemq_py._api.job_queue.Queue": "glidemq_py.sync.queue_twin.Queue",
@@ -59,7 +60,7 @@ TWINS = {
 """The asynchronous classes and the blocking ones. glidemq_py/sync/driving.py has the ``QueueCore`` of a `Queue` that
 users create, and the hand-written methods of a `Lease` in ``LeaseTwin``."""
 
-OMITTED = {"Broadcast.queue"}
+OMITTED = {"Broadcast.queue", "Task.queue"}
 """Members without a blocking counterpart."""
 
 WRITTEN = {"Job.run": "glidemq_py._job.blocking_runtime.run"}
@@ -76,6 +77,7 @@ SWAPPED = {
 
 _JOB = r"Job(\[.*\])?"
 MAKERS = {
+    "Self": ("type(self)(", ")"),
     rf"(Iterator\[)?{_JOB}\]?": ("Job(", ")"),
     rf"{_JOB} \| None": ("None if (found := ", ") is None else Job(found)"),
     rf"list\[{_JOB}\]": ("[Job(each) for each in ", "]"),
@@ -99,6 +101,10 @@ OF_JOBS = """A `{0}` with blocking methods. Attributes, arguments and errors are
 
 Handlers that are plain functions get it as `{0}.blocking`. Its methods then raise `EventLoopError` in an event loop's
 thread: they would wait for themselves."""
+OF_TASKS = """A `{0}` with blocking methods, for code without an event loop: views, scripts, plain functions.
+
+Arguments, types and errors are those of `{0}`. Jobs are added on a connection of its own, which is made like that of
+its worker and opened at the first use."""
 WORDING = {
     "An ``async ": "A ``",
     "an ``async ": "a ``",
@@ -205,9 +211,10 @@ class _Twin:
         found = self._home.find(self._source)[1]
         assert isinstance(found, ast.ClassDef)
         self._class = found
-        self._of_job = not self.module.startswith(f"{PACKAGE}.sync")
+        self._of_core = not self.module.startswith(f"{PACKAGE}.sync")
+        self._of_job = self.module.startswith(f"{PACKAGE}._job")
         self._methods = found
-        if self._of_job:  # the class itself has `blocking`, and imports the twin
+        if self._of_core:  # the class itself has `blocking`, and imports the twin
             self._home, base = self._home.find(ast.unparse(found.bases[0]).partition("[")[0])
             assert isinstance(base, ast.ClassDef)
             self._methods = base
@@ -221,7 +228,7 @@ class _Twin:
         """Return the text of the file."""
         driving = _module(DRIVING)
         base, core = f"{self._source}Twin", f"{self._source}Core"
-        written, made = driving.defined(base), driving.defined(core)
+        written, made = driving.defined(base), driving.find(core)[1]
         generic = (
             each.slice for each in self._class.bases
             if isinstance(each, ast.Subscript) and ast.unparse(each.value) != "Area"
@@ -247,7 +254,8 @@ class _Twin:
             self._import("glidemq_py._job.blocking_runtime.wait_for")
         elif not self._is_service:
             self._import("glidemq_py._client.portal.drive")
-            bases.append(self._import("glidemq_py._core.misuse.BlockingOnly"))
+            if not self._of_core:
+                bases.append(self._import("glidemq_py._core.misuse.BlockingOnly"))
         self._add_class(self._home, self._methods)
         if of:
             bases.append(self._import("typing.Generic") + of)
@@ -267,8 +275,8 @@ class _Twin:
 
     def _doc(self) -> str:
         """Return the docstring of the class; what it says of attributes is in those of the properties."""
-        if self._of_job:
-            return OF_JOBS.format(self._source)
+        if self._of_core:
+            return (OF_JOBS if self._of_job else OF_TASKS).format(self._source)
         doc = re.sub(r"\n\nAttributes:\n(    .*\n?)+", "\n\n", ast.get_docstring(self._class) or "").strip()
         summary, _, rest = blocking_doc(doc).partition("\n\n")
         rest, args, sections = rest.partition("Args:")
@@ -380,7 +388,7 @@ class _Twin:
     def _signature(self, module: _Module, node: Function) -> tuple[str, str, str]:
         """Return the parameters of a method, its result type, and the arguments that it passes on."""
         args = copy.deepcopy(node.args)
-        args.args[0].annotation = None  # self: the type of the asynchronous class
+        (*args.posonlyargs, *args.args)[0].annotation = None  # self: the type of the asynchronous class
         words = [each.arg for each in [*args.posonlyargs, *args.args] if each.arg != "self"]
         words += [f"*{args.vararg.arg}"] if args.vararg else []
         words += [f"{each.arg}={each.arg}" for each in args.kwonlyargs]

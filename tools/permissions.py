@@ -247,7 +247,7 @@ LOCAL: Final = frozenset(
         "BackupSchedule.close", "BackupSchedule.run", "BackupSchedule.start", "Queue.backups.get_all",
         "Queue.backups.verify", "GracefulShutdown.dispose", "GracefulShutdown.shutdown", "GracefulShutdown.wait",
         "Maintenance.wake", "QueueEvents.off",
-        "QueueEvents.on", "Job.idempotency_key", "Task.call", "Task.options", "Task.route", "Task.spec",
+        "QueueEvents.on", "Job.idempotency_key", "Task.call", "Task.options", "Task.read_result", "Task.route",
     ]
 )  # fmt: skip
 """Methods that send nothing, or only what a running worker sends anyway."""

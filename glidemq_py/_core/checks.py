@@ -382,6 +382,7 @@ class OptionValue(CheckedOptions):
     _required: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *, prefix: str = "", kw_only: bool = False) -> None:
+        super(CheckedOptions, cls).__init_subclass__()  # that of Generic
         decorated: Any = dataclasses.dataclass(frozen=True, init=False, kw_only=kw_only)(cls)
         fields = dataclasses.fields(decorated)
         prefix = cls._prefix = f"{prefix}." if prefix else ""

@@ -7,13 +7,19 @@ the two. Names are looked up in snake_case without leading underscores: ``_defer
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import CoroutineType, FrameType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from glidemq_py._core.checks import check_mapping, nearest_option, reject_unknown, snake_case
+from glidemq_py._core.logs import get_logger
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py.errors import EventLoopError, GlideMQError, GlideMQValidationError
 
@@ -447,8 +453,8 @@ REPLACED_OF_JOBS: Final = {
 
 
 def former_names(cls: ClassT) -> ClassT:
-    """Let former names of queues' methods, or of a job's attributes, raise AttributeError with the new ones."""
-    new_place = _new_place if hasattr(cls, "add") else _of_job
+    """Let former names of a queue, a job or a task raise AttributeError with the new ones."""
+    new_place = _of_task if hasattr(cls, "call") else _new_place if hasattr(cls, "add") else _of_job
 
     def missing(self: object, name: str) -> Any:
         if hasattr(type(self), name):  # a property has raised an AttributeError
@@ -464,6 +470,10 @@ def former_names(cls: ClassT) -> ClassT:
 def _of_job(cls: type[Any], name: str) -> str | None:
     plain = snake_case(name)
     return REPLACED_OF_JOBS.get(plain, f"job.{plain}" if plain != name and hasattr(cls, plain) else None)
+
+
+def _of_task(_: type[Any], name: str) -> str | None:
+    return "task.call" if name == "spec" else None
 
 
 def _new_place(cls: type[Any], name: str) -> str | None:
@@ -503,3 +513,34 @@ class BlockingOnly(Connected):
             raise EventLoopError(repr(self), "use 'with' instead of 'async with'", "an event loop uses glidemq_py")
 
         __aexit__ = __aenter__  # which is only called if both exist
+
+
+_PACKAGE: Final = str(Path(__file__).parent.parent)
+_warn_unawaited: Final[Any] = vars(warnings).get("_warn_unawaited_coroutine")
+
+
+def _report_unawaited(coroutine: CoroutineType[Any, Any, Any]) -> None:
+    """Log an ERROR for a coroutine of this package that is deleted without ``await``; then warn, as Python does.
+
+    Python calls this function of `warnings`, so that awaited coroutines cost nothing.
+    """
+    with contextlib.suppress(Exception):
+        if coroutine.cr_code.co_filename.startswith(_PACKAGE):
+            _log_unawaited(coroutine, sys._getframe(1))
+    _warn_unawaited(coroutine)
+
+
+def _log_unawaited(coroutine: CoroutineType[Any, Any, Any], frame: FrameType) -> None:
+    given: Mapping[str, Any] = cast("Any", coroutine.cr_frame).f_locals
+    owner = given["args"][0] if "args" in given and "self" not in given else given.get("self")
+    if getattr(owner, "_attempt", None) is not None:
+        return  # the job of the handler fails
+    path, line, _ = (coroutine.cr_origin or ((frame.f_code.co_filename, frame.f_lineno, ""),))[0]
+    call = coroutine.__name__ if owner is None else f"{owner!r}.{coroutine.__name__}"
+    cure = "task.blocking" if hasattr(owner, "blocking") else "a class of glidemq_py.sync"
+    message = "%s:%d: %s() was called without await, so it had no effect: use await, or in blocking code %s"
+    get_logger("glidemq_py").error(message, path, line, call, cure)
+
+
+if _warn_unawaited is not None:
+    setattr(warnings, "_warn_unawaited_coroutine", _report_unawaited)  # noqa: B010

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol, TypedDict, cast, runtime_checkable
+from typing import Any, Final, Generic, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
 from glidemq_py._core.checks import (
     CheckedOptions,
@@ -24,6 +24,7 @@ from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 
+T_co = TypeVar("T_co", covariant=True)
 EndKind = Literal["failed", "stalled", "expired", "cost", "revoked", "malformed"]
 _KINDS: Final = ("failed", "stalled", "expired", "cost", "revoked", "malformed")
 _DEFAULT: Final = ("failed", "stalled", "expired", "cost")
@@ -335,6 +336,21 @@ class JobSpec(OptionValue):
     def _reject(self, name: str, value: object) -> None:
         reject_field_of_job(name, value, self._checks)
         super()._reject(name, value)
+
+
+class TaskCall(JobSpec, Generic[T_co]):
+    """A task with arguments, a job that is not added yet; made by `Task.call`."""
+
+    task: Any = option(unchecked, default=None)
+
+    @property
+    def queue(self) -> Any:
+        """The queue of the task."""
+        return self.task.queue
+
+    def read_result(self, value: Any) -> T_co:
+        """Return the result of the task that is stored as this plain value."""
+        return cast("T_co", self.task.read_result(value))
 
 
 Entry = tuple[str, Any, JobOptions]

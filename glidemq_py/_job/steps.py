@@ -18,7 +18,6 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, TypeVarTuple, cast, overload
 from weakref import WeakKeyDictionary
@@ -32,7 +31,7 @@ from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import format_traceback, get_logger, show_id
 from glidemq_py._core.option_values import BACKOFF_TYPES, Backoff, BackoffInput
 from glidemq_py._core.payload import Mismatch, decode_data, decode_result, encode_data, serializer_of
-from glidemq_py._core.queue_options import JobSpec
+from glidemq_py._core.queue_options import JobSpec, TaskCall
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features.consistency.calls import has_peers
 from glidemq_py._features.flows import children
@@ -65,7 +64,6 @@ from glidemq_py.telemetry.spans import observed_step
 from glidemq_py.telemetry.state import TELEMETRY
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 SignalT = TypeVar("SignalT", DelayedError, SuspendError, WaitingChildrenError, StepsRefusedError)
 Ts = TypeVarTuple("Ts")
 AnyJob = StoredJob[Any, Any, Any]
@@ -90,16 +88,6 @@ _running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemq_running_
 """Identity of the step whose function runs."""
 _logged: set[tuple[str, str]] = set()
 """Names of jobs and steps of which it was logged that the step was not asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCall(Generic[T_co]):
-    """A task and its arguments, for `Job.gather`; made by `Task.call`."""
-
-    queue: Any
-    """The queue of the task."""
-    spec: JobSpec
-    read_result: Callable[[Any], T_co]
 
 
 class Memo:
@@ -825,7 +813,8 @@ def _result_of(call: TaskCall[T], outcome: str | None, place: tuple[str, str]) -
     if outcome is None:
         raise ChildFailedError(f"child {place[1]} of queue {place[0]!r} has no result: it has failed, or was removed")
     if outcome[:1] != "v":
-        if call.spec.options.on_failure in (None, "fail_parent"):  # the parent was retried, and not the child
+        spec = cast("JobSpec", call)
+        if spec.options.on_failure in (None, "fail_parent"):  # the parent was retried, and not the child
             raise ChildFailedError(outcome[1:])
         return cast("T", None)
     return call.read_result(decode_result(outcome[1:], serializer_of(call.queue.options.serializer)))
@@ -843,10 +832,11 @@ async def _children_of(job: AnyJob, memo: Memo) -> dict[tuple[str, str], str]:
 
 async def _add_children(job: AnyJob, pairs: Sequence[tuple[TaskCall[Any], tuple[str, str]]]) -> None:
     by_queue: dict[int, tuple[Any, list[JobSpec]]] = {}
-    for each, (_, job_id) in pairs:
+    for call, (_, job_id) in pairs:
+        each = cast("JobSpec", call)
         own = JobOptions.parse({"parent": job, "job_id": job_id})
-        spec = JobSpec(each.spec.name, each.spec.data, JobOptions.merge(each.spec.options, own))
-        by_queue.setdefault(id(each.queue), (each.queue, []))[1].append(spec)
+        spec = JobSpec(each.name, each.data, JobOptions.merge(each.options, own))
+        by_queue.setdefault(id(call.queue), (call.queue, []))[1].append(spec)
     for queue, specs in by_queue.values():
         try:
             await queue.add_bulk(specs)

@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Connection, check_connection
 from glidemq_py._core.checks import check_int
+from glidemq_py._core.forks import new_lock
 from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.misuse import AsyncOnly
 from glidemq_py._core.queue_options import QueueOptions
@@ -79,7 +80,7 @@ class BaseWorker(AsyncOnly):
         self._lifespan = None if lifespan is None else check_lifespan(lifespan)
         failures = options.log_failures
         self._listeners = Listeners(self) if failures is None else Listeners(self, failures.per_minute or 1)
-        self._queue: Queue[Any, Any] | None = None
+        self._queues: dict[bool, Queue[Any, Any]] = {}
         self._concurrency: int | None = None
         self._renew()
 
@@ -87,7 +88,7 @@ class BaseWorker(AsyncOnly):
         """Let a closed worker start again."""
         self.consumer = consumer_name()
         self._control = CommandRunner(self)
-        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queue)
+        self._life = Lifecycle(self.queue_name, self._listeners, self._close_queues)
 
     _job_type: type[Any] = Job
     """Class of the jobs that handlers are called with."""
@@ -130,7 +131,7 @@ class BaseWorker(AsyncOnly):
             GlideMQValidationError: If a value is invalid. Nothing is changed.
             GlideMQError: If the worker was started or closed, or its `queue` is already in use.
         """
-        if self._life.lanes is not None or self._life.is_closing or self._queue is not None:
+        if self._life.lanes is not None or self._life.is_closing or self._queues:
             raise GlideMQError(f"{self!r}: options cannot be changed after the worker or its queue is in use")
         if connection is not None:
             check_connection(connection)
@@ -384,9 +385,8 @@ class BaseWorker(AsyncOnly):
         """
         await self._life.close(None if timeout is None else to_ms("timeout", timeout) / 1000, force=force)
 
-    async def _close_queue(self) -> None:
-        if self._queue is not None:
-            await self._queue.close()
+    async def _close_queues(self) -> None:
+        await close_queues(self._queues)
 
     # -- its queue ------------------------------------------------------------------------------------------
 
@@ -400,12 +400,40 @@ class BaseWorker(AsyncOnly):
         Raises:
             GlideMQError: If the worker serves several queues: create a `Queue` with the name of one.
         """
+        return self._queue_for(blocking=False)
+
+    def _queue_for(self, *, blocking: bool) -> Queue[Any, Any]:
+        """Return the queue for coroutines, or that for blocking code. Raises as `queue`."""
         if self._selection.several:
             raise GlideMQError(f"{self!r} has several queues: add jobs through a Queue with the name of one")
-        if self._queue is None or (self._queue._closed and not self._life.is_closing):
-            options = self._queue_options
-            self._queue = Queue(
-                self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
-                compression=options.compression, middleware=options.middleware,
-            )  # fmt: skip
-        return self._queue
+        with _creating:
+            found = self._queues.get(blocking)
+            if found is None or (found._closed and not self._life.is_closing):
+                options = self._queue_options
+                found = self._queues[blocking] = _queue_type(blocking)(
+                    self.queue_name, self._connection, prefix=options.prefix, serializer=options.serializer,
+                    compression=options.compression, middleware=options.middleware,
+                )  # fmt: skip
+            return found
+
+
+_creating = new_lock()
+
+
+def _queue_type(blocking: bool) -> type[Queue[Any, Any]]:
+    if not blocking:
+        return Queue
+    from glidemq_py._api.blocking_queue import QueueCore  # imports the portal
+
+    return QueueCore
+
+
+async def close_queues(queues: Mapping[bool, Queue[Any, Any]]) -> None:
+    """Close the queues of a worker, by whether they are for blocking code."""
+    for blocking, queue in queues.items():
+        if blocking:
+            from glidemq_py._client.portal import drive
+
+            await asyncio.to_thread(drive, queue.close())
+        else:
+            await queue.close()

@@ -5,37 +5,32 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Concatenate, Generic, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Concatenate, Unpack, cast, overload
 
 from typing_extensions import ParamSpec, TypeVar
 
-from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import validate_job_name
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
-from glidemq_py._core.queue_options import JobSpec
-from glidemq_py._core.times import Milliseconds, to_ms
+from glidemq_py._job.contents import ResultT
 from glidemq_py._job.job import Job
-from glidemq_py._job.steps import TaskCall
-from glidemq_py._job.typed_tasks import Parameters, Resolved
+from glidemq_py._job.typed_tasks import Parameters
 from glidemq_py._worker.base_worker import BaseWorker
 from glidemq_py._worker.handlers import Route, is_async
+from glidemq_py._worker.task_core import CallP, CallT, P, TaskCore
+from glidemq_py._worker.task_twin import BlockingTask
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
-P = ParamSpec("P", default=...)
-ResultT = TypeVar("ResultT", default=Any)
-CallP = ParamSpec("CallP", default=...)
-CallT = TypeVar("CallT", default=Any)
 GivenP = ParamSpec("GivenP")
 GivenT = TypeVar("GivenT")
 
-_WAIT_MS = 30_000
 
-
-class Task(Generic[P, ResultT, CallP, CallT]):
+class Task(TaskCore[P, ResultT, CallP, CallT]):
     """A function that runs the jobs of one name; created by ``@worker.task``.
 
     ``Task[P, ResultT]``: the parameters of `add`, and the type of the result. (Two more type parameters are for
@@ -47,136 +42,16 @@ class Task(Generic[P, ResultT, CallP, CallT]):
     apply.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        owner: BaseWorker,
-        parameters: Parameters,
-        options: JobOptions = NO_OPTIONS,
-        wait_ms: int = _WAIT_MS,
-    ) -> None:
-        """Create a task. Workers do this; use ``@worker.task``."""
-        functools.update_wrapper(self, function)
-        self.name = name
-        self._function = function
-        self._owner = owner
-        self._parameters = parameters
-        self._options = options
-        self._wait_ms = wait_ms
-
     def __call__(self, /, *args: CallP.args, **kwargs: CallP.kwargs) -> CallT:
         """Call the function directly, without a job: in tests, or from another task."""
         return cast("CallT", self._function(*args, **kwargs))
 
-    def __repr__(self) -> str:
-        return f"<Task {self.name!r}>"
-
-    # -- adding -------------------------------------------------------------------------------------------
-
-    def options(
-        self, *, wait_timeout: Milliseconds | None = None, **options: Unpack[JobOptionsDict]
-    ) -> Task[P, ResultT, CallP, CallT]:
-        """Return a copy of the task with options for the jobs it adds: ``await task.options(delay=5_000).add(...)``.
-
-        These options override those of ``@worker.task``, which override the queue's defaults.
-
-        Args:
-            wait_timeout: Timeout of `add_and_wait`, milliseconds or a timedelta; 30 seconds by default.
-            **options: See `JobOptions`.
-
-        Raises:
-            GlideMQValidationError: If an option is invalid. The error names the option and its value.
-        """
-        wait_ms = self._wait_ms if wait_timeout is None else to_ms("wait_timeout", wait_timeout, minimum=1)
-        merged = JobOptions.merge(self._options, JobOptions.parse(cast("Mapping[str, Any]", options)))
-        return Task(self._function, self.name, self._owner, self._parameters, merged, wait_ms)
-
-    def spec(self, /, *args: P.args, **kwargs: P.kwargs) -> JobSpec:
-        """Return a job of this task for `add_bulk` or `Queue.add_bulk`.
-
-        Raises:
-            TypeError: If an argument is missing, unknown or given twice.
-        """
-        return JobSpec(self.name, self._resolved.write(args, kwargs), self._options)
-
-    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall[ResultT]:
-        """Return a child for `Job.gather`: a job of this task with these arguments, and how its result is read.
-
-        Raises:
-            TypeError: If an argument is missing, unknown or given twice.
-        """
-        resolved = self._resolved
-        return TaskCall(queue=self._owner.queue, spec=self.spec(*args, **kwargs), read_result=resolved.read_result)
-
-    async def add(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[dict[str, Any], ResultT]:
-        """Add a job that runs the function with these arguments. Raises the errors of `Queue.add` as well.
-
-        Returns:
-            The job, as from `Queue.add`. Its result is converted to the type of the function's return annotation.
-
-        Raises:
-            TypeError: If an argument is missing, unknown or given twice. Nothing was sent.
-        """
-        data = self._resolved.write(args, kwargs)
-        job = await self._owner.queue.add(self.name, data, **self._given)
-        return self._reading(job)
-
-    async def add_bulk(self, jobs: Iterable[JobSpec]) -> list[Job[dict[str, Any], ResultT]]:
-        """Add many jobs of this task: ``await task.add_bulk(task.spec(each) for each in ...)``.
-
-        Raises the errors of `Queue.add_bulk` as well.
-
-        Args:
-            jobs: Specs of this task (`spec`). `Queue.add_bulk` accepts specs of different tasks.
-
-        Returns:
-            The jobs, in the order of the specs.
-
-        Raises:
-            GlideMQValidationError: If a spec belongs to another task.
-        """
-        specs = list(jobs)
-        for i, spec in enumerate(specs):
-            if getattr(spec, "name", None) != self.name:
-                raise GlideMQValidationError(f"jobs[{i}]", spec, f"must be a spec of task {self.name!r}")
-        return [self._reading(job) for job in await self._owner.queue.add_bulk(specs)]
-
-    async def add_and_wait(self, /, *args: P.args, **kwargs: P.kwargs) -> ResultT:
-        """Add a job and wait for its result, for 30 seconds at most (`options` sets another timeout).
-
-        Raises the errors of `Queue.add_and_wait` as well.
-
-        Returns:
-            The result, converted to the type of the function's return annotation.
-
-        Raises:
-            TypeError: If an argument is missing, unknown or given twice. Nothing was sent.
-            JobFailedError: If the job failed.
-            WaitTimeoutError: If the job did not end in time.
-            SerializationError: If the result does not match the return annotation.
-        """
-        resolved = self._resolved
-        data = resolved.write(args, kwargs)
-        value = await self._owner.queue.add_and_wait(self.name, data, wait_timeout=self._wait_ms, **self._given)
-        return cast("ResultT", resolved.read_result(value))
-
     @property
-    def _resolved(self) -> Resolved:
-        return self._parameters.resolved
-
-    @property
-    def _given(self) -> JobOptionsDict:
-        if self._options is NO_OPTIONS:
-            return {}
-        values = ((name, getattr(self._options, name)) for name in OPTION_NAMES)
-        return cast("JobOptionsDict", {name: value for name, value in values if value is not None})
-
-    def _reading(self, job: Job[Any, Any]) -> Job[dict[str, Any], ResultT]:
-        resolved = self._resolved
-        if not resolved.result.is_plain:
-            job._read_result = resolved.read_result
-        return job
+    def blocking(self) -> BlockingTask[P, ResultT, CallP, CallT]:
+        """This task with blocking methods, for code without an event loop: ``task.blocking.add(...)`` in a view."""
+        core = copy.copy(self)
+        core._is_blocking = True
+        return BlockingTask(core)
 
     # -- running ------------------------------------------------------------------------------------------
 

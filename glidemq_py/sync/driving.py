@@ -11,8 +11,8 @@ from typing import Any, Generic, Self
 
 from typing_extensions import TypeVar
 
+from glidemq_py._api.blocking_queue import QueueCore
 from glidemq_py._api.broadcast import Broadcast
-from glidemq_py._api.coalescer import AddCoalescer
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import Lease as LeaseCore
@@ -21,8 +21,6 @@ from glidemq_py._api.producer import Producer
 from glidemq_py._api.queue_events import QueueEvents
 from glidemq_py._client.portal import BLOCKING_RUNTIME, portal
 from glidemq_py._client.runtime import BackgroundService, Twin
-from glidemq_py._client.threads import Entry, LoopThread
-from glidemq_py._core.calls.adding import Added, Row
 from glidemq_py._core.checks import check_iterable
 from glidemq_py._core.forks import call_in_child, new_event, new_lock
 from glidemq_py._core.misuse import BlockingOnly
@@ -42,63 +40,6 @@ DataT = TypeVar("DataT", default=Any)
 ResultT = TypeVar("ResultT", default=Any)
 T = TypeVar("T")
 ServiceT = TypeVar("ServiceT", bound=BackgroundService)
-
-
-class _Add(Entry[Added]):
-    """A row that a thread adds, as the future that an `AddCoalescer` sets."""
-
-    __slots__ = ("_adds", "_row")
-
-    def __init__(self, thread: LoopThread, adds: AddCoalescer, row: Row) -> None:
-        super().__init__(thread)
-        self._adds = adds
-        self._row = row
-
-    def begin(self) -> None:
-        """See `Entry.begin`."""
-        if not self._is_done:
-            self._adds.put((self._row,), self)
-
-    def _abandon(self) -> None:
-        self.cancel()  # at once: the loop may be about to send it
-
-    def set_result(self, result: tuple[int, list[Any]]) -> None:
-        """See `Entry.set_result`."""
-        now, (row,) = result
-        super().set_result((now, row))
-
-    def set_exception(self, error: BaseException) -> None:
-        """See `Entry.set_exception`. Each thread raises an object of its own, with its own traceback."""
-        own = type(error).__new__(type(error), *error.args)
-        own.args = error.args
-        own.__dict__.update(error.__dict__)
-        own.__cause__ = error.__cause__
-        super().set_exception(own)
-
-
-class _Adds(AddCoalescer):
-    """Sends the adds of threads: a lone one in its thread, if the connection can, and others together in the portal."""
-
-    __slots__ = ()
-
-    async def add(self, row: Row) -> Added:
-        """See `Adder.add`."""
-        thread = portal()
-        if thread.is_here():
-            return await super().add(row)
-        lone = None if self._in_flight else getattr(self._transport, "call_in_thread", None)
-        reply = lone and lone(self._add_call(self._meta, (row,), self._quiet))
-        return (reply.now, reply.results[0]) if reply else await _Add(thread, self, row)
-
-
-class QueueCore(Queue[DataT, ResultT], Generic[DataT, ResultT]):
-    """A queue whose coroutines are stepped in threads, and wait in the portal."""
-
-    _runtime = BLOCKING_RUNTIME
-    _adder_type = _Adds
-
-
-QueueCore._part_type = QueueCore
 
 
 class ProducerCore(Producer[DataT], Generic[DataT]):

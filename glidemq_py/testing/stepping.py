@@ -10,7 +10,7 @@ import os
 import socket
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from glidemq_py._api.job_queue import Queue
@@ -22,7 +22,7 @@ from glidemq_py._core.keys import QueueKeys
 from glidemq_py._core.queue_options import QueueOptions
 from glidemq_py._core.times import MAX_DURATION_MS, Milliseconds
 from glidemq_py._job.job import Job
-from glidemq_py._worker.base_worker import BaseWorker
+from glidemq_py._worker.base_worker import BaseWorker, close_queues
 from glidemq_py._worker.fetch_loop import FetchLoop
 from glidemq_py._worker.lane import Lane
 from glidemq_py._worker.maintenance.queues import Background
@@ -40,15 +40,15 @@ class _Place:
     queue_name: str
     options: QueueOptions
     keys: QueueKeys
-    queue: Queue[Any, Any] | None = None
+    queues: dict[bool, Queue[Any, Any]] = field(default_factory=dict[bool, "Queue[Any, Any]"])
 
     @classmethod
     def of(cls, worker: BaseWorker) -> _Place:
-        return cls(worker._connection, worker.queue_name, worker._queue_options, worker._keys, worker._queue)
+        return cls(worker._connection, worker.queue_name, worker._queue_options, worker._keys, worker._queues)
 
     def apply(self, worker: BaseWorker) -> None:
         worker._connection, worker.queue_name = self.connection, self.queue_name
-        worker._queue_options, worker._keys, worker._queue = self.options, self.keys, self.queue
+        worker._queue_options, worker._keys, worker._queues = self.options, self.keys, self.queues
 
 
 class Borrowing:
@@ -88,9 +88,8 @@ class Borrowing:
             owner.apply(self._worker)
             if not owner.borrowings:
                 del _BORROWED[self._worker]
-        queue, self.place.queue = self.place.queue, None
-        if queue is not None:
-            await queue.close()
+        queues, self.place.queues = self.place.queues, {}
+        await close_queues(queues)
 
 
 class _Borrowed:
@@ -102,7 +101,6 @@ class _Borrowed:
 
     def apply(self, worker: BaseWorker) -> None:
         """Redirect the worker to its most recent borrowing, or restore it if there is none."""
-        self._applied.queue = worker._queue
         living = [found for each in self.borrowings if (found := each()) is not None]
         self._applied = living[-1].place if living else self._own
         self._applied.apply(worker)

@@ -1,5 +1,6 @@
 """Tasks on a real server: routing by name, typed arguments and results, and jobs that no worker here can run."""
 
+import asyncio
 import base64
 import json
 import pickle
@@ -107,10 +108,44 @@ async def test_bulk(worker: Worker) -> None:
         return -n
 
     async with worker:
-        jobs = await double.add_bulk(double.spec(n) for n in range(20))
+        jobs = await double.add_bulk(double.call(n) for n in range(20))
         assert [await job.wait_until_finished() for job in jobs] == [2 * n for n in range(20)]
-        mixed = await worker.queue.add_bulk([double.spec(1), negate.spec(1), ("negate", {"n": 2})])
+        mixed = await worker.queue.add_bulk([double.call(1), negate.call(1), ("negate", {"n": 2})])
         assert [await job.wait_until_finished() for job in mixed] == [2, -1, -2]
+
+
+async def test_tasks_from_blocking_code(worker: Worker, raw: Raw) -> None:
+    @worker.task(attempts=3, backoff=10)
+    async def double(n: int) -> int:
+        return 2 * n
+
+    def add() -> tuple[str, list[int | None]]:
+        task = double.blocking
+        assert task.name == "double"
+        with pytest.raises(TypeError, match="missing a required argument: 'n'"):
+            task.add()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+        added = task.options(priority=2).add(4)
+        jobs = task.add_bulk(task.call(n) for n in (1, 2))
+        assert task.options(wait_timeout=20_000).add_and_wait(3) == 6
+        return added.id, [job.wait_until_finished() for job in jobs]
+
+    async with worker:
+        job_id, results = await asyncio.to_thread(add)
+    assert results == [2, 4]
+    stored = json.loads(raw.job(job_id)["opts"])
+    assert stored == {"priority": 2, "attempts": 3, "backoff": {"type": "fixed", "delay": 10}}
+    with pytest.raises(ClosedError):
+        await asyncio.to_thread(double.blocking.add, 5)
+
+
+async def test_a_call_belongs_to_its_task(worker: Worker) -> None:
+    @worker.task
+    async def one() -> None: ...
+
+    with pytest.raises(GlideMQValidationError, match=r"calls\[0\].*must be a call of task 'one'"):
+        await one.add_bulk([worker.task("two")(one).call()])
+    with pytest.raises(AttributeError, match=r"no attribute 'spec'; use task\.call"):
+        _ = one.spec  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
 
 async def test_a_handler_takes_the_other_names(worker_for: WorkerFor, url: Any, queue_name: str) -> None:

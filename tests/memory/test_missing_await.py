@@ -2,16 +2,17 @@
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import create_autospec
 
 import pytest
 
-from glidemq_py import Job, UnrecoverableError
+from glidemq_py import Job, Queue, UnrecoverableError, Worker
 from glidemq_py.testing import TestBroadcast, TestQueue
 
-pytestmark = pytest.mark.filterwarnings("ignore:coroutine 'Job.*' was never awaited:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine '.*' was never awaited:RuntimeWarning")
 
 
 def log_in_plain(job: Job) -> str:
@@ -111,3 +112,40 @@ def test_methods_stay_coroutine_functions():
     double = create_autospec(Job, instance=True)
     assert inspect.iscoroutinefunction(double.log)
     assert list(inspect.signature(Job.log).parameters) == ["self", "line", "level", "keep"]
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+def test_forgotten_add_is_logged_with_its_place(caplog: pytest.LogCaptureFixture, is_task: bool):
+    worker = Worker("emails")
+
+    @worker.task
+    async def welcome(to: str) -> None: ...
+
+    queue = Queue("emails")
+    with caplog.at_level(logging.ERROR, "glidemq_py"):
+        if is_task:
+            welcome.add("ann")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        else:
+            queue.add("welcome")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    frame = inspect.currentframe()
+    assert frame is not None
+    line = frame.f_lineno - (5 if is_task else 3)
+    name, cure = "<Queue 'emails'>", "a class of glidemq_py.sync"
+    if is_task:
+        name, cure = "<Task 'welcome'>", "task.blocking"
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{__file__}:{line}: {name}.add() was called without await, so it had no effect: "
+        f"use await, or in blocking code {cure}"
+    )
+
+
+async def test_awaited_and_foreign_coroutines_are_not_logged(caplog: pytest.LogCaptureFixture):
+    async def foreign() -> None: ...
+
+    with caplog.at_level(logging.ERROR, "glidemq_py"):
+        async with TestQueue() as queue:
+            await queue.add("a")
+            queue.add("closed").close()
+        foreign()  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    assert caplog.records == []

@@ -288,7 +288,7 @@ async def task(place: Place, use: Use, *, running: bool = False):
     if running:
         await place.enter(made(place.admin_url)[0])
     worker, found = made(place.url)
-    await use(task=found, spec=found.spec(1))
+    await use(task=found, call=found.call(1))
     await worker.close()
 
 

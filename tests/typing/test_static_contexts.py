@@ -58,7 +58,7 @@ def test_worker_is_typed_by_its_lifespan() -> None:
     Worker("contexts", lambda job: job.id, lifespan=lifespan)
     Worker("contexts", other, lifespan=lifespan)  # type: ignore[misc] # pyright: ignore[reportArgumentType]
     BroadcastWorker("contexts", message, subscription="s", lifespan=lifespan)
-    assert count.spec(1).data == {"n": 1}
+    assert count.call(1).data == {"n": 1}
 
 
 async def test_mistakes_are_reported_statically() -> None:

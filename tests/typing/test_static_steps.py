@@ -64,4 +64,4 @@ async def wrong(job: Job) -> None:
 
 
 def test_steps_are_typed() -> None:
-    assert render.call(1).spec.data == {"page": 1}
+    assert render.call(1).data == {"page": 1}

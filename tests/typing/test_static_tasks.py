@@ -4,7 +4,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from glidemq_py import Job, JobSpec, Task, Worker
+from glidemq_py import BlockingJob, Job, JobSpec, Task, Worker
+from glidemq_py.records import TaskCall
 
 
 @dataclass
@@ -58,22 +59,34 @@ async def adding() -> None:
     assert_type(await (await welcome.add("a@b.c")).wait_until_finished(), Receipt)
     assert_type(await welcome.options(delay=5_000, attempts=3, job_id="x").add("a"), Job[dict[str, Any], Receipt])
     assert_type(await welcome.options(wait_timeout=1_000).add_and_wait("a"), Receipt)
-    assert_type(await welcome.add_bulk([welcome.spec("a"), welcome.spec("b", 2)]), list[Job[dict[str, Any], Receipt]])
+    assert_type(await welcome.add_bulk([welcome.call("a"), welcome.call("b", 2)]), list[Job[dict[str, Any], Receipt]])
     assert_type(await shrink.add_and_wait(Image("x"), factor=0.1), Image)
     assert_type(await inspect_it.add_and_wait(Image("x")), dict[str, int])
     assert_type(await resize.add_and_wait(image=Image("x")), Image)
     assert_type(await nothing.add(), Job[dict[str, Any], None])
     await unslashed.add(Image("x"))
+    assert_type(welcome.call("a"), TaskCall[Receipt])
 
     await welcome.add()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     await welcome.add(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     await welcome.add("a", timez=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     await welcome.add_and_wait("a", "b")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     welcome.options(dealy=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    shrink.spec(Image("x"), 0.1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    inspect_it.spec()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    inspect_it.spec("x")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    nothing.spec(1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    shrink.call(Image("x"), 0.1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    inspect_it.call()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    inspect_it.call("x")  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    nothing.call(1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+
+
+def adding_from_blocking_code() -> None:
+    assert_type(welcome.blocking.add("a@b.c", times=2), BlockingJob[dict[str, Any], Receipt])
+    assert_type(welcome.blocking.add_and_wait("a@b.c"), Receipt)
+    assert_type(shrink.blocking.options(delay=5).add(Image("x")).wait_until_finished(), Image)
+    assert_type(inspect_it.blocking.add_bulk([inspect_it.call(Image("x"))])[0].returnvalue, dict[str, int] | None)
+    welcome.blocking.add()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    welcome.blocking.add(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+    welcome.blocking.options(dealy=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    welcome.add_bulk([shrink.call(Image("x"))])  # type: ignore[list-item, unused-coroutine] # pyright: ignore[reportArgumentType, reportUnusedCoroutine]
 
 
 async def calling(job: Job) -> None:
@@ -87,7 +100,7 @@ async def calling(job: Job) -> None:
 
 
 def takes_task(task: Task[[str], Receipt]) -> JobSpec:
-    return task.spec("a")
+    return task.call("a")
 
 
 def takes_any_task(task: Task) -> str:
@@ -95,9 +108,9 @@ def takes_any_task(task: Task) -> str:
 
 
 def test_what_was_checked_runs() -> None:
-    assert takes_task(worker.task("one")(_one)) == JobSpec("one", {"to": "a"})
+    assert takes_task(worker.task("one")(_one)).data == {"to": "a"}
     assert takes_any_task(welcome) == "welcome"
-    assert unslashed.spec(Image("x")).data == {"image": Image("x")}
+    assert unslashed.call(Image("x")).data == {"image": Image("x")}
     assert shrink(Image("x")) == Image("x", 50)
 
 

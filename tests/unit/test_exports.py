@@ -14,8 +14,9 @@ from tests.inside import AREAS, areas
 
 EXPORTED = {
     glidemq_py: """
-        Address AmbiguousResultError Backoff BackupSchedule BatchOptions BlockingJob Broadcast BroadcastWorker
-        Budget BulkAddError ClosedError ConnectionOptions ContextHeaders DagNode DeadLetterOptions Deduplication
+        Address AmbiguousResultError Backoff BackupSchedule BatchOptions BlockingJob BlockingTask Broadcast
+        BroadcastWorker Budget BulkAddError ClosedError ConnectionOptions ContextHeaders DagNode DeadLetterOptions
+        Deduplication
         DelayedError Dependency DuplicateJobError Durability FailureLogOptions FailurePolicy FailureReason
         FairKeyDefaults Fallback FlowBudget FlowJob FlowProducer GlideMQConnectionError GlideMQError
         GlideMQValidationError GroupLimits IamCredentials JSON_SERIALIZER Job JobBatch JobFailedError
@@ -32,8 +33,8 @@ EXPORTED = {
         Failure FailureStats FairKeyInfo Finding FindingKind FlowUsage GlobalLimits GracefulShutdown GroupInfo
         JobCounts JobLogLine JobLogs JobNode JobScheduler JobUsage LeaseReport Metrics MetricsByName
         MetricsByNameSetting MetricsPoint QueuePartitions QueueUsage RestoreReport RunningJob Signal Step StepState
-        StreamChunk Subscription SuspendInfo TimelineEntry TimelineSetting UsageSummary VectorMatch WorkerActivity
-        WorkerInfo
+        StreamChunk Subscription SuspendInfo TaskCall TimelineEntry TimelineSetting UsageSummary VectorMatch
+        WorkerActivity WorkerInfo
     """,
     errors: """
         AmbiguousResultError BackupError BatchError BudgetExceededError BulkAddError ChildFailedError
