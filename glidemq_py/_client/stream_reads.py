@@ -180,13 +180,15 @@ async def _serve(reads: Sequence[StreamRead], transport: JobTransport) -> bool:
 
 
 def commands_of(reads: Sequence[StreamRead]) -> list[list[StreamRead]]:
-    """Return the reads of each command: those of one kind, with one position per stream."""
+    """Return the reads of each command: those of one kind, with one position per stream, groups one read."""
     commands = list[list[StreamRead]]()
-    begun: dict[tuple[object, ...], list[tuple[list[StreamRead], set[str]]]] = {}
+    begun: dict[tuple[object, ...], list[tuple[list[StreamRead], dict[str, str]]]] = {}
     for read in reads:
         of_kind = begun.setdefault(read.kind, [])
         for members, streams in of_kind:
-            if len(streams) < _STREAMS_PER_READ and streams.isdisjoint(read.streams):
+            known = streams.keys() & read.streams
+            shares = read.head[0] == "XREAD" and all(streams[name] == read.streams[name] for name in known)
+            if len(streams) < _STREAMS_PER_READ and (shares or not known):
                 members.append(read)
                 streams.update(read.streams)
                 if len(streams) >= _STREAMS_PER_READ:
@@ -195,7 +197,7 @@ def commands_of(reads: Sequence[StreamRead]) -> list[list[StreamRead]]:
         else:
             members = [read]
             commands.append(members)
-            of_kind.append((members, set(read.streams)))
+            of_kind.append((members, {**read.streams}))
     return commands
 
 

@@ -135,12 +135,6 @@ class ConnectedQueue:
         """The queues that share this one's connection: its partitions, or the queue itself."""
         return (self,) if self._partitions is None else self._partitions.queues
 
-    async def _current_parts(self) -> Sequence[Any]:
-        """Return `_parts` after reading a layout older than `LAYOUT_S` again. Raises the errors of `_plain_link`."""
-        await self._check_layout()
-        await self._plain_link()
-        return self._parts
-
     async def _find_partitions(self, transport: Transport) -> None:
         layout = await open_layout(transport, self._keys, self._wanted_partitions)
         if layout is not None:

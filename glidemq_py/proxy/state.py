@@ -1,4 +1,4 @@
-"""Options and shared state of one proxy: its connection, its open queues, its hubs, and whether it is closing."""
+"""Options and shared state of one proxy: connection, open queues, subscriptions, and whether it is closing."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import COMPRESSIONS, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._operate.access import ROLES, Role, suffices
-from glidemq_py._partitions.link import QueueLink
 from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_tokens
 from glidemq_py._worker.broadcasts import BroadcastWorker
 from glidemq_py.errors import SECRET, ClosedError, GlideMQValidationError
-from glidemq_py.proxy.hubs import EventFeed, EventHub, SubscriptionHub
+from glidemq_py.proxy.hubs import SubscriptionHub
 from glidemq_py.proxy.responses import INTERNAL, status_of
 
 _log = get_logger("glidemq_py.proxy")
@@ -133,18 +132,22 @@ class ProxyOptions(OptionValue, kw_only=True):
 
 
 class ProxyState:
-    """One connection for all queues; a queue is opened at its first request."""
+    """One connection for all queues; a queue is opened at its first request.
+
+    Args:
+        connection: that of the proxy. Streams use it directly, so that their reads share connections.
+        options: those of the proxy.
+    """
 
     def __init__(self, connection: Connection, options: ProxyOptions) -> None:
         self.options = options
         self.closing = asyncio.Event()
         self.started = time.monotonic()
-        self._connection = connection
+        self.connection = connection
         self._client: ConnectionSource | None = None
         self._connecting = asyncio.Lock()
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._broadcasts: OrderedDict[str, Broadcast[Any]] = OrderedDict()
-        self._hubs: dict[str, EventHub] = {}
         self._subscriptions: dict[tuple[str, str], SubscriptionHub] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -171,7 +174,7 @@ class ProxyState:
         if self._client is None:
             async with self._connecting:
                 if self._client is None:
-                    self._client = await SharedClient.open(self._connection)
+                    self._client = await SharedClient.open(self.connection)
 
     def check_allowed(self, name: str, option: str = "name") -> None:
         """Check that a queue may be used.
@@ -229,23 +232,6 @@ class ProxyState:
             hub = self._subscriptions[key] = SubscriptionHub(worker_of, lambda: self._subscriptions.pop(key, None))
         return hub
 
-    def feed(self, queue: Queue[Any, Any], partition: int | None = None) -> EventFeed:
-        """Return the events of a queue, or of one of its partitions, for one client."""
-        return EventFeed(queue, self._hub, partition)
-
-    def _hub(self, link: QueueLink) -> EventHub:
-        """Return the hub that notifies of the events of a queue or partition."""
-        name = link.keys.name
-        hub = self._hubs.get(name)
-        if hub is None:
-            hub = self._hubs[name] = EventHub(link, self._close_hub)
-        return hub
-
-    def _close_hub(self, hub: EventHub) -> None:
-        if self._hubs.get(hub.name) is hub:
-            del self._hubs[hub.name]
-        self._later(hub.close())
-
     def report(self, error: Exception, request: Request) -> None:
         """Call `on_error` if the error is internal (status 500, code ``internal``)."""
         on_error = self.options.on_error
@@ -261,11 +247,8 @@ class ProxyState:
         self.closing.set()
 
     async def close(self) -> None:
-        """Close all hubs, queues and the connection."""
+        """Close all subscriptions, queues and the connection."""
         self.begin_closing()
-        for hub in list(self._hubs.values()):
-            await hub.close()
-        self._hubs.clear()
         for subscription in list(self._subscriptions.values()):
             await subscription.close()
         users: list[Queue[Any, Any] | Broadcast[Any]] = [*self._queues.values(), *self._broadcasts.values()]

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, Final, TypedDict
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.event_reader import QueueEvent
+from glidemq_py._api.queue_events import QueueEvents
+from glidemq_py._client.event_reader import EventReader, QueueEvent
 from glidemq_py._core import json_text as json
 from glidemq_py._core.record import JobState
 from glidemq_py._features.broadcast import compile_subject_matcher, parse_subjects, validate_subscription
 from glidemq_py._partitions.layout import MAX_PARTITIONS
+from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQValidationError, SerializationError
 from glidemq_py.proxy import models as given
 from glidemq_py.proxy.jobs import Skipped, found_job, job_view
@@ -34,6 +37,7 @@ _ENTRY: Final = re.compile(r"[0-9]{1,19}(-[0-9]{1,19})?")
 _ENTRIES: Final = re.compile(rf"{_ENTRY.pattern}(,{_ENTRY.pattern}){{0,{MAX_PARTITIONS - 1}}}")
 _ENDS: Final = frozenset(("completed", "failed", "expired", "revoked", "removed"))
 _ENDED: Final = (JobState.COMPLETED, JobState.FAILED)
+_PAGE: Final = 200
 _DECODED: Final = frozenset(("returnvalue", "data"))
 _NUMBERS: Final = frozenset(("delay", "attemptsMade"))
 
@@ -115,6 +119,26 @@ def _stream(frames: AsyncIterator[str], request: Request) -> Response:
     return EventStream(_alive(frames, request), headers=headers)
 
 
+async def _following(
+    proxy: ProxyState, name: str, last_id: str | None, *, reads_layout: bool = True
+) -> AsyncGenerator[QueueEvent]:  # fmt: skip
+    """Yield the events of a queue, or of one partition, after ``last_id``; their ids are where to continue."""
+    events = QueueEvents(name, proxy.connection, prefix=proxy.options.prefix, last_event_id=last_id)
+    events._reads_layout = reads_layout
+    async with events:
+        async for event in events:
+            yield replace(event, id=events.last_event_id or "")
+
+
+async def _past(link: QueueLink[Any], last_id: str) -> AsyncGenerator[QueueEvent]:
+    """Yield the existing events of a queue, or of one partition, after ``last_id``."""
+    reader = EventReader(link.transport, link.keys.events)
+    reader.position = last_id
+    while events := await reader.page(_PAGE):
+        for event in events:
+            yield event
+
+
 # -- queues and jobs -------------------------------------------------------------------------------------------
 
 
@@ -128,7 +152,7 @@ async def queue_events(queue: OpenQueue, proxy: ProxyState, last_id: str | None,
     await queue.connect()
 
     async def frames() -> AsyncIterator[str]:
-        async with aclosing(proxy.feed(queue).follow(position)) as events:
+        async with aclosing(_following(proxy, queue.name, position)) as events:
             async for event in events:
                 yield _event_frame(event)
 
@@ -144,18 +168,19 @@ async def job_events(
 ) -> Response:  # fmt: skip
     # From the first kept event on, unless the client resumes: the job may have finished before this request.
     """Stream a job's events until it finishes."""
-    after = _last_id(request, last_id, _ENTRIES) or "0-0"
+    ids = (_last_id(request, last_id, _ENTRIES) or "0-0").split(",")
     job = await found_job(queue, id)
-    partition = job._link.partition
-    feed = proxy.feed(queue, 0 if partition is None else partition.number)
+    link, number = job._link, 0 if job._link.partition is None else job._link.partition.number
+    after = ids[number if number < len(ids) else 0]
 
     async def frames() -> AsyncIterator[str]:
         ended = await _ended(queue, job.id)
         # The queue keeps about a thousand events: the final event of a job that has ended may have been trimmed.
-        async with aclosing(feed.follow(after) if ended is None else feed.past(after)) as events:
+        following = _following(proxy, link.keys.name, after, reads_layout=False)
+        async with aclosing(following if ended is None else _past(link, after)) as events:
             async for event in events:
-                if event.job_id == job.id:
-                    yield _event_frame(event)
+                if event.job_id == job._stored_id:
+                    yield _event_frame(replace(event, job_id=job.id))
                     if event.event in _ENDS:
                         return
         if ended is not None:

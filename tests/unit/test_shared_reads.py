@@ -168,6 +168,8 @@ async def test_a_command_has_streams_of_one_slot_in_a_cluster_and_a_limited_numb
     assert [len(each) for each in stream_reads.commands_of(reads)] == [500, 500, 200]
     reads = [StreamRead(transport, xread(name, "0-0"), cluster=True) for name in names[:6]]
     assert [len(each) for each in stream_reads.commands_of(reads)] == [2, 2, 2]
+    reads = [StreamRead(transport, xread("s", f"{n % 2}-0"), cluster=False) for n in range(900)]
+    assert [len(each) for each in stream_reads.commands_of(reads)] == [450, 450]
 
 
 async def test_a_stream_that_cannot_be_read_ends_only_its_own_polled_read():

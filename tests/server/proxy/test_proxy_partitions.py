@@ -134,7 +134,7 @@ def test_stream_follows_a_queue_that_is_created_later(
     url: str, base: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("glidemq_py._partitions.parts.LAYOUT_S", 0.05)
-    monkeypatch.setattr("glidemq_py.proxy.hubs._POLL_S", 0.05)
+    monkeypatch.setattr("glidemq_py._api.queue_events._LAYOUT_S", 0.05)
 
     ids: list[str] = []
 

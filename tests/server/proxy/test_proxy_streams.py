@@ -102,7 +102,7 @@ def test_stream_survives_a_server_outage(private_server: Callable[..., ServerPro
 
 
 def test_stream_error_is_the_last_event(url: str, base: str):
-    broken = mock.patch.object(event_reader.EventReader, "page", side_effect=RuntimeError("a secret"))
+    broken = mock.patch.object(event_reader.EventReader, "read", side_effect=RuntimeError("a secret"))
     received: list[str] = []
     options: dict[str, Any] = {"on_error": lambda error, request: received.append(f"{error} {request.url.path}")}
     with running_proxy(url, **options) as (http, _), broken, http.stream("GET", f"{base}/events") as response:
