@@ -12,7 +12,7 @@ settings.configure(
     DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(Path(folder.name) / "shop.sqlite3")}},
     USE_TZ=True,
     # Without CONNECTION: GLIDEMQ_URL, or here a private server.
-    GLIDEMQ={"QUEUES": {"orders": {"default_job_options": {"attempts": 5}}}},
+    GLIDEMQ={},
 )
 django.setup()
 
@@ -21,26 +21,32 @@ from django.db import connection, transaction  # noqa: E402 - after the settings
 from glidemq_py import Job, Worker  # noqa: E402
 from glidemq_py.integrations.django import DjangoMiddleware, add_on_commit, close_queues, get_queue  # noqa: E402
 
+worker = Worker("orders", connection=settings.GLIDEMQ.get("CONNECTION"), middleware=[DjangoMiddleware()])
+
+
+@worker.task(attempts=5, backoff=20)
+def ship(job: Job, /, order: int) -> None:
+    # The row is there: the job was added after the commit.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT item FROM orders WHERE id = %s", [order])
+        (item,) = cursor.fetchone()
+    if job.attempts_made == 0:
+        raise ConnectionError("the carrier does not answer")
+    print(f"shipped {item} at attempt {job.attempts_made + 1} of {job.opts['attempts']}")
+
 
 def order(item: str, in_stock: bool) -> None:
-    """Handle a request: store an order, and add the job that ships it."""
+    """Handle a request: store an order, and add the job that ships it, with the options of its task."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("INSERT INTO orders (item) VALUES (%s)", [item])
-        add_on_commit("orders", "ship", {"order": cursor.lastrowid})
+        add_on_commit(ship.call(cursor.lastrowid))
         print("jobs before the commit:", get_queue("orders").count())
         if not in_stock:
             raise LookupError(f"no {item} in stock")
 
 
-def ship(job: Job) -> None:
-    # The row is there: the job was added after the commit.
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT item FROM orders WHERE id = %s", [job.data["order"]])
-        print("shipped", cursor.fetchone()[0])
-
-
 async def run_jobs() -> None:
-    async with Worker("orders", ship, middleware=[DjangoMiddleware()]) as worker:
+    async with worker:
         await worker.drain()
 
 

@@ -340,7 +340,7 @@ EXPECTED = {
         r"jobs before the commit: 1",
         r"rolled back: no gear in stock",
         r"jobs: 1",
-        r"shipped nut",
+        r"shipped nut at attempt 2 of 5",
     ],
     "with_sentry": [
         r"3 events, 1 trace",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from typing import Any, Self, cast
 
@@ -415,6 +415,22 @@ class BaseWorker(AsyncOnly):
                     compression=options.compression, middleware=options.middleware,
                 )  # fmt: skip
             return found
+
+    def _close_blocking_queue(self) -> None:
+        """Close the queue for blocking code; `override` may then change its connection."""
+        if (queue := self._queues.pop(True, None)) is not None:
+            from glidemq_py._client.portal import drive
+
+            drive(queue.close())
+
+    @contextmanager
+    def _adding_to(self, queue: Queue[Any, Any]) -> Generator[None]:
+        """Let tasks add their jobs to another queue."""
+        before, self._queues = self._queues, {False: queue}
+        try:
+            yield
+        finally:
+            self._queues = before
 
 
 _creating = new_lock()

@@ -142,6 +142,11 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
         return cast("ResultT", self._resolved.read_result(value))
 
     @property
+    def queue_name(self) -> str:
+        """Name of the queue of the task's worker."""
+        return self._owner.queue_name
+
+    @property
     def queue(self) -> Queue[Any, Any]:
         """The queue of the task's worker, see `Worker.queue`."""
         return self._owner._queue_for(blocking=self._is_blocking)

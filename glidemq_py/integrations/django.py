@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from typing import Any, cast
+from typing import Any, cast, overload
 
 try:
     from asgiref.sync import sync_to_async
@@ -16,16 +16,15 @@ try:
 except ImportError as error:
     raise ImportError("glidemq_py.integrations.django requires Django: pip install django") from error
 
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import TaskCall
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync import Queue
-from glidemq_py.sync.pool import OpenQueues
+from glidemq_py.sync.pool import LaterAdd, OpenQueues
 
 __all__ = ["DjangoMiddleware", "add_on_commit", "close_queues", "get_queue"]
 
-_log = get_logger("glidemq_py.integrations.django")
 _SETTINGS = ("CONNECTION", "PREFIX", "QUEUES")
 
 
@@ -69,33 +68,34 @@ def _make(name: str) -> Queue[Any, Any]:
 _queues = OpenQueues(_make)
 
 
+@overload
+def add_on_commit(job: TaskCall[Any], /, *, using: str | None = None) -> None: ...
+@overload
 def add_on_commit(
     queue: Queue[Any, Any] | str, name: str, data: Any = None, *, using: str | None = None, **options: Any
-) -> None:
+) -> None: ...
+def add_on_commit(
+    queue: TaskCall[Any] | Queue[Any, Any] | str, name: str = "", data: Any = None, *, using: str | None = None,
+    **options: Any,
+) -> None:  # fmt: skip
     """Add a job after the transaction commits. A rollback, also one to a savepoint, discards it.
 
     Without a transaction the job is added at once. After a commit, an add that fails is logged with the job's name and
     does not raise, since the commit cannot be undone.
 
     Args:
-        queue: A blocking queue, or the name of one for `get_queue`.
+        queue: A call of a task, ``add_on_commit(welcome.call(user.pk))``, which is added over the connection of the
+            task's worker; or a blocking queue, or the name of one for `get_queue`.
         name: Name of the job.
         data: Its data, which is read after the commit: pass keys, not model instances.
         using: Alias of the database; None is the default one.
         **options: Options of `Queue.add`.
     """
-    chosen = get_queue(queue) if isinstance(queue, str) else queue
-    if not cast("Any", transaction).get_connection(using).in_atomic_block:
-        chosen.add(name, data, **options)
-        return
-
-    def add() -> None:
-        try:
-            chosen.add(name, data, **options)
-        except Exception:
-            _log.exception("job %r of queue %r could not be added after the commit", name, chosen.name)
-
-    cast("Any", transaction).on_commit(add, using=using)
+    job = LaterAdd(get_queue(queue) if isinstance(queue, str) else queue, name, data, options)
+    if cast("Any", transaction).get_connection(using).in_atomic_block:
+        cast("Any", transaction).on_commit(job.add_after_commit, using=using)
+    else:
+        job.add()
 
 
 class DjangoMiddleware(Middleware):

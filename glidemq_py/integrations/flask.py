@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -14,6 +14,7 @@ except ImportError as error:
 
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
+from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.sync import Queue
 from glidemq_py.sync.pool import OpenQueues
@@ -47,9 +48,12 @@ class GlideMQ:
 
     Args:
         app: The application; None if `init_app` follows.
+        workers: Workers whose tasks views add: ``welcome.blocking.add(...)``. `init_app` gives them the connection and
+            the prefix of the application.
     """
 
-    def __init__(self, app: Flask | None = None) -> None:
+    def __init__(self, app: Flask | None = None, *, workers: Sequence[Worker[Any]] = ()) -> None:
+        self._workers = tuple(workers)
         if app is not None:
             self.init_app(app)
 
@@ -58,7 +62,10 @@ class GlideMQ:
 
         Raises:
             GlideMQValidationError: ``GLIDEMQ_QUEUES`` is invalid.
+            GlideMQError: A worker runs already, or its tasks have added jobs: `close` comes first.
         """
+        for worker in self._workers:
+            worker.override(connection=_configured(app, "GLIDEMQ_URL"), prefix=_configured(app, "GLIDEMQ_PREFIX"))
         app.extensions[_EXTENSION] = opened = OpenQueues(partial(_make, app))
         for name in _listed(app):
             opened.get(name)  # reports an invalid option at the start
@@ -77,9 +84,11 @@ class GlideMQ:
         return opened.get(name)
 
     def close(self, app: Flask) -> None:
-        """Close the queues of the application, for tests and scripts. A later use opens them again."""
+        """Close the queues of the application and its tasks, for tests and scripts. A later use opens them again."""
         if (opened := _queues_of(app)) is not None:
             opened.close()
+        for worker in self._workers:
+            worker._close_blocking_queue()
 
 
 def _queues_of(app: Flask) -> OpenQueues | None:

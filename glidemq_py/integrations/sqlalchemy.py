@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, cast, overload
 
 try:
     from sqlalchemy import event
@@ -11,13 +11,13 @@ try:
 except ImportError as error:
     raise ImportError("glidemq_py.integrations.sqlalchemy requires SQLAlchemy: pip install sqlalchemy") from error
 
-from glidemq_py._core.logs import get_logger
+from glidemq_py._core.queue_options import TaskCall
 from glidemq_py.sync import Queue
+from glidemq_py.sync.pool import LaterAdd
 
 __all__ = ["add_after_commit"]
 
 _KEY: Final = "glidemq_py.after_commit"
-_log = get_logger("glidemq_py.integrations.sqlalchemy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,16 @@ class _Waiting:
     """A job that waits for the end of a transaction."""
 
     transaction: SessionTransaction | None
-    queue: Queue[Any, Any]
-    name: str
-    data: Any
-    options: dict[str, Any]
+    job: LaterAdd
 
 
-def add_after_commit(session: Session, queue: Queue[Any, Any], name: str, data: Any = None, **options: Any) -> None:
+@overload
+def add_after_commit(session: Session, job: TaskCall[Any], /) -> None: ...
+@overload
+def add_after_commit(session: Session, queue: Queue[Any, Any], name: str, data: Any = None, **options: Any) -> None: ...
+def add_after_commit(
+    session: Session, queue: TaskCall[Any] | Queue[Any, Any], name: str = "", data: Any = None, **options: Any
+) -> None:
     """Add a job once the session's transaction is committed; a rollback forgets it.
 
     A job that is added within the transaction may start before the commit, and find nothing. The job is added right
@@ -43,7 +46,8 @@ def add_after_commit(session: Session, queue: Queue[Any, Any], name: str, data: 
 
     Args:
         session: The session; jobs of a nested transaction (savepoint) are forgotten if that one is rolled back.
-        queue: A blocking queue (`glidemq_py.sync.Queue`).
+        queue: A call of a task, ``add_after_commit(session, welcome.call(user.id))``, which is added over the
+            connection of the task's worker; or a blocking queue (`glidemq_py.sync.Queue`).
         name: Name of the job.
         data: Its data, which is read after the commit: do not pass objects of the session.
         options: Options of `Queue.add`.
@@ -54,17 +58,14 @@ def add_after_commit(session: Session, queue: Queue[Any, Any], name: str, data: 
         event.listen(session, "after_commit", _add_all)
         event.listen(session, "after_soft_rollback", _forget)
     transaction = session.get_nested_transaction() or session.get_transaction()
-    held[_KEY].append(_Waiting(transaction, queue, name, data, options))
+    held[_KEY].append(_Waiting(transaction, LaterAdd(queue, name, data, options)))
 
 
 def _add_all(session: Session) -> None:
     waiting: list[_Waiting] = session.info[_KEY]
     session.info[_KEY] = []
     for each in waiting:
-        try:
-            each.queue.add(each.name, each.data, **each.options)
-        except Exception:
-            _log.exception("job %r of queue %r could not be added after the commit", each.name, each.queue.name)
+        each.job.add_after_commit()
 
 
 def _forget(session: Session, ended: SessionTransaction) -> None:

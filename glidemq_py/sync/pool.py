@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from glidemq_py._api.producer import ProducerCache
@@ -11,13 +12,13 @@ from glidemq_py._core.forks import new_lock
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import get_logger
-from glidemq_py._core.queue_options import Compression, DurableInput, QueueOptions, Serializer, SerializerName
+from glidemq_py._core.queue_options import Compression, DurableInput, QueueOptions, Serializer, SerializerName, TaskCall
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQError
 from glidemq_py.sync.producer_twin import Producer
 from glidemq_py.sync.queue_twin import Queue
 
-__all__ = ["OpenQueues", "ServerlessPool", "serverless_pool"]
+__all__ = ["LaterAdd", "OpenQueues", "ServerlessPool", "serverless_pool"]
 
 _log = get_logger(__name__)
 
@@ -72,6 +73,29 @@ class ServerlessPool:
 
 serverless_pool = ServerlessPool()
 """The pool of this process."""
+
+
+class LaterAdd:
+    """A job that is added after a commit: a call of a task, or the arguments of `Queue.add` for a blocking queue."""
+
+    def __init__(self, job: TaskCall[Any] | Queue[Any, Any], name: str, data: Any, options: Mapping[str, Any]) -> None:
+        if isinstance(job, TaskCall):
+            self._add: Callable[[], object] = partial(job.task.blocking.add_bulk, [job])
+            name, queue = job.name, job.task.queue_name
+        else:
+            self._add, queue = partial(job.add, name, data, **options), job.name
+        self._place = name, queue
+
+    def add(self) -> None:
+        """Add the job. Raises the errors of `Queue.add`, of a call those of `Queue.add_bulk`."""
+        self._add()
+
+    def add_after_commit(self) -> None:
+        """Add the job; an error is logged, since the commit cannot be undone."""
+        try:
+            self._add()
+        except Exception:
+            _log.exception("job %r of queue %r could not be added after the commit", *self._place)
 
 
 class OpenQueues:

@@ -48,6 +48,12 @@ async def test_module_level_worker_is_used_by_each_test(turn: int):
     assert entered == ["in", "out"]
 
 
+async def test_tasks_added_from_blocking_code_go_to_the_test():
+    async with TestQueue("emails") as queue, TestWorker.of(service, queue) as worker:
+        await asyncio.to_thread(send.blocking.add, "ann")
+        assert [run.result for run in await worker.run_until_idle()] == ["sent to ann"]
+
+
 def test_each_test_can_have_its_own_event_loop():
     for turn in ("1", "2"):
         asyncio.run(test_module_level_worker_is_used_by_each_test(turn))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Queue, Worker
+from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py import sync as blocking
 
 pytest.importorskip("django")
@@ -17,6 +17,8 @@ from asgiref.sync import sync_to_async
 from django import db
 from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
 from django.test.utils import override_settings
 
 from glidemq_py.integrations.django import DjangoMiddleware, add_on_commit, close_queues, get_queue
@@ -98,3 +100,56 @@ async def test_jobs_leave_no_connection_open(django_project: Path, url: str, que
             for _ in range(2):
                 await queue.add_and_wait("look", timeout=100_000)
     assert found == [False, True] * 2
+
+
+async def test_view_adds_a_task_on_commit_with_its_retries(django_project: Path, url: str, queue_name: str):
+    worker = Worker(queue_name, connection=url, middleware=[DjangoMiddleware()])
+
+    @worker.task(attempts=3, backoff=10)
+    def welcome(job: Job, /, user: int) -> str:
+        if job.attempts_made < 2:
+            raise ConnectionError("no route to host")
+        return f"user {user} at attempt {job.attempts_made + 1}"
+
+    @transaction.atomic
+    def sign_up(request: HttpRequest) -> HttpResponse:
+        add_on_commit(welcome.call(int(request.POST["user"])))
+        add_on_commit(welcome.options(attempts=1).call(user=8))
+        if "fails" in request.POST:
+            raise ValueError("rolled back")
+        with blocking.Queue(queue_name, url) as queue:
+            return HttpResponse(str(queue.count()))
+
+    requests = RequestFactory()
+
+    def browse() -> bytes:
+        with pytest.raises(ValueError, match="rolled back"):
+            sign_up(requests.post("/sign-up", {"user": 6, "fails": 1}))
+        return sign_up(requests.post("/sign-up", {"user": 7})).content
+
+    assert await sync_to_async(browse)() == b"0"
+    jobs = {job.data["user"]: job async for job in worker.queue.iter_jobs("waiting")}
+    assert {user: job.opts["attempts"] for user, job in jobs.items()} == {7: 3, 8: 1}
+    async with worker:
+        assert await jobs[7].wait_until_finished() == "user 7 at attempt 3"
+        with pytest.raises(JobFailedError, match="no route to host"):
+            await jobs[8].wait_until_finished()
+
+
+def test_call_without_a_transaction_is_added_at_once(
+    django_project: Path, url: str, queue_name: str, caplog: pytest.LogCaptureFixture
+):
+    worker = Worker(queue_name, connection=url)
+    lost = Worker("emails", connection="valkey://127.0.0.1:1")
+
+    @worker.task
+    def welcome() -> None: ...
+
+    with blocking.Queue(queue_name, url) as queue:
+        add_on_commit(worker.task("first")(welcome).call())
+        assert names(queue) == ["first"]
+        with caplog.at_level(logging.ERROR), transaction.atomic():
+            add_on_commit(welcome.call())
+            add_on_commit(lost.task("second")(welcome).call())
+        assert names(queue) == ["first", "welcome"]
+    assert "job 'second' of queue 'emails' could not be added after the commit" in caplog.text

@@ -123,3 +123,50 @@ def test_wrong_names(url: str):
         AppQueues([Queue("a", url), Queue("a", url)])
     with pytest.raises(GlideMQValidationError, match="must be one of a"):
         AppQueues([Queue("a", url)]).get("b")
+
+
+def welcoming(worker: Worker, other: Queue | None = None) -> tuple[AppQueues, FastAPI]:
+    """Return an application that adds a task of the worker, and runs it if no other queue is given."""
+
+    @worker.task(attempts=4)
+    async def welcome(name: str) -> str:
+        return f"hello {name}"
+
+    @worker.task
+    async def unused() -> None: ...
+
+    queues = AppQueues([welcome, unused, *([other] if other else [])], workers=[] if other else [worker])
+    app = FastAPI(lifespan=queues.lifespan)
+
+    @app.post("/welcome/{name}")
+    async def endpoint(name: str) -> str:
+        return await welcome.add_and_wait(name) if other is None else (await welcome.add(name)).id
+
+    return queues, app
+
+
+def test_tasks_of_an_application_that_starts_again(url: str, queue_name: str):
+    _, app = welcoming(Worker(queue_name, connection=url))
+    for name in ("ada", "bob"):
+        with TestClient(app) as client:
+            assert client.post(f"/welcome/{name}").json() == f"hello {name}"
+
+
+def test_tasks_with_queues_in_memory(glidemq_endpoints: Callable[[AppQueues], dict[str, TestQueue]]):
+    worker = Worker("emails", connection="valkey://127.0.0.1:1")
+    queues, app = welcoming(worker, Queue("other", "valkey://127.0.0.1:1"))
+    emails = glidemq_endpoints(queues)["emails"]
+    with TestClient(app) as client:
+        assert client.post("/welcome/ada").json() == "1"
+    (job,) = asyncio.run(emails.assert_enqueued("welcome", {"name": "ada"}, count=1))
+    assert job.opts["attempts"] == 4
+
+
+async def test_tasks_are_restored_after_a_test(url: str, queue_name: str):
+    worker = Worker(queue_name, connection=url)
+    queues, _ = welcoming(worker)
+    with queues.replaced(lambda queue: TestQueue(queue.name)):
+        assert isinstance(worker.queue, TestQueue)
+    assert type(worker.queue) is Queue
+    with pytest.raises(GlideMQValidationError, match="must have different names"):
+        AppQueues([worker.task("third")(double), Queue(queue_name, url)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, Queue, Worker
+from glidemq_py import GlideMQError, GlideMQValidationError, Job, Queue, Worker
 
 flask = pytest.importorskip("flask")
 
@@ -86,3 +86,31 @@ async def test_handlers_have_the_application_context(app: Any, url: str, queue_n
             await queue.add("read", "fail")
             await worker.drain()
     assert [type(error) for error in ended] == [type(None), ValueError]
+
+
+def test_tasks_add_over_the_connection_of_the_application(url: str, queue_name: str):
+    worker = Worker(queue_name)
+    own = GlideMQ(workers=[worker])
+
+    @worker.task(attempts=4)
+    def welcome(name: str) -> None: ...
+
+    def application(prefix: str) -> Any:
+        app = flask.Flask("shop")
+        app.config.update(GLIDEMQ_URL=url, GLIDEMQ_PREFIX=prefix)
+        own.init_app(app)
+        app.post("/welcome/<name>")(lambda name: {"job": welcome.blocking.add(name).id})
+        return app
+
+    for prefix in ("one", "two"):
+        app = application(prefix)
+        with app.test_client() as client:
+            assert client.post("/welcome/ada").json == {"job": "1"}
+        with pytest.raises(GlideMQError, match="options cannot be changed"):
+            own.init_app(app)
+        with app.app_context():
+            job = own.queue(queue_name).get_job("1")
+            assert job is not None
+            assert (job.data, job.opts["attempts"]) == ({"name": "ada"}, 4)
+            own.queue(queue_name).obliterate(force=True)
+        own.close(app)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from glidemq_py import Worker
 from glidemq_py.sync import Queue
 
 sqlalchemy = pytest.importorskip("sqlalchemy")
@@ -72,3 +73,19 @@ def test_an_add_that_fails_is_logged_and_the_commit_holds(
     assert names(queue) == ["right"]
     assert "job 'wrong' of queue" in caplog.text
     assert "attempts" in caplog.text
+
+
+def test_call_of_a_task_is_added_with_its_options(queue: Queue, url: str, session: Session):
+    worker = Worker(queue.name, connection=url)
+
+    @worker.task(attempts=4)
+    async def welcome(user: int) -> None: ...
+
+    session.begin()
+    add_after_commit(session, welcome.call(6))
+    session.rollback()
+    with session.begin():
+        add_after_commit(session, welcome.options(priority=2).call(user=7))
+        assert names(queue) == []
+    (job,) = queue.iter_jobs("prioritized")
+    assert (job.name, job.data, job.opts) == ("welcome", {"user": 7}, {"attempts": 4, "priority": 2})
