@@ -61,7 +61,8 @@ class Ledger:
         unsure: adds whose outcome the producer could not know and repeated, by error type.
         started, ended, ends: steps per job id; `ends` are the worker's `completed` and `failed` events.
         stale: stale results that workers discarded, by job id.
-        results: results of steps that handlers have got, by job.
+        results: results of steps that handlers have got, by job, and when they got them first.
+        repeated: what was done again after a step had a result, and when its handler had got that result.
         problems: errors that a user would have seen, and that no row expects.
         errors: errors of the workers themselves, by type.
         forgets: drop the lines of a job that was acknowledged and ended once, so that a ledger of hours stays small;
@@ -88,7 +89,8 @@ class Ledger:
         }
         self.completions = self.runs = 0
         self.stale: Counter[str] = Counter()
-        self.results: defaultdict[str, set[str]] = defaultdict(set)
+        self.results: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self.repeated: list[tuple[float, str]] = []
         self.problems: list[str] = []
         self.errors: Counter[str] = Counter()
         self.ready: set[str] = set()
@@ -139,6 +141,7 @@ class Ledger:
                 self.acknowledged,
                 self.started,
                 self.ended,
+                self.results,
                 *self.ends.values(),
             ):
                 stored.pop(job_id, None)  # type: ignore[attr-defined]
@@ -196,7 +199,7 @@ class Ledger:
                 self.completions += kind == COMPLETED
                 self._forget(job_id)
             case "effect" | "result":
-                self._take_step(kind, job_id, detail)
+                self._take_step(now, kind, job_id, detail)
             case "rejected" | "unsure":
                 (self.rejected if kind == "rejected" else self.unsure)[detail] += 1
             case "stale":
@@ -212,9 +215,10 @@ class Ledger:
             case _:
                 self.problems.append(f"unknown ledger line {kind!r} of {party}")
 
-    def _take_step(self, kind: str, job_id: str, detail: str):
+    def _take_step(self, now: float, kind: str, job_id: str, detail: str):
         known, step = self.results[job_id], detail.partition(" ")[0]
-        if any(each.startswith(f"{step} ") for each in known - {detail}):
-            self.problems.append(f"step {step} of job {job_id}: {kind} {detail} after the result {sorted(known)}")
+        for each, at in known.items():
+            if each != detail and each.startswith(f"{step} "):
+                self.repeated.append((at, f"step {step} of job {job_id}: {kind} {detail} after the result {each}"))
         if kind == "result":
-            known.add(detail)
+            known.setdefault(detail, now)

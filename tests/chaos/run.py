@@ -435,6 +435,7 @@ class ChaosRun:
     def _finish_judging(self) -> Verdict:
         ledger, found = self.ledger, self.verdict
         found.problems += ledger.problems
+        found.problems += [text for at, text in ledger.repeated if at > self.flushed_at and not self._excused(at)]
         for party in self.fleet.parties:
             if any(line.strip() == _TRACEBACK for line in party.lines()):
                 found.problems.append(f"{party.name} logged a traceback (its log: --keep)")

@@ -13,15 +13,15 @@ _VARIABLE: Final = "GLIDEMQ_CHAOS_PARTY"
 
 KINDS: Final = (
     "plain", "priority", "lifo", "delay", "ordered", "expiring", "unique", "retried", "failing", "stepped", "logged",
-    "bulk", "flow", "ranked", "fair", "fair_delayed", "limited", "dependent",
+    "bulk", "flow", "ranked", "fair", "fair_delayed", "limited", "dependent", "steps",
 )  # fmt: skip
 """Kinds of jobs. `retried` fails at its first attempt, `failing` at every one, `stepped` delays itself once, `logged`
 writes a log line and its progress, `expiring` has a time to live that is never reached, `unique` a deduplication id,
 `ranked` a rank, `fair` one of five fair keys, `limited` a name of which two jobs may run at a time. `dependent` is a
-pair, one of which depends on the other.
+pair, one of which depends on the other. `steps` has three durable steps, and sleeps after each.
 """
 
-FEATURED: Final = frozenset({"ranked", "fair", "fair_delayed", "limited"})
+FEATURED: Final = frozenset({"ranked", "fair", "fair_delayed", "limited", "steps"})
 """Kinds for which the queue lists a feature."""
 
 

@@ -68,16 +68,16 @@ async def handle(job: Job) -> str:
 
 async def run_steps(job: Job):
     """Note each effect of a step, and each result that a run gets."""
-    life = f"{id_of(job)} of {job.timestamp}"
+    job_id, life = id_of(job), job.timestamp
 
     async def effect(step: str) -> str:
         token = f"{RANDOM.getrandbits(64):x}"
-        SCRIBE.write("effect", life, f"{step} {token}")
+        SCRIBE.write("effect", job_id, f"{step}@{life} {token}")
         await asyncio.sleep(RANDOM.random() * SETTINGS.work_ms / 1000)
         return token
 
     for step in ("first", "second", "third"):
-        SCRIBE.write("result", life, f"{step} {await job.run(step, effect, step)}")
+        SCRIBE.write("result", job_id, f"{step}@{life} {await job.run(step, effect, step)}")
         await job.sleep(f"after {step}", 20)
 
 

@@ -17,7 +17,6 @@ def play(run: ChaosRun):
         worker.wait_ready()
     for _ in range(2):
         run.fleet.producer(rate=100)
-    run.fleet.producer(rate=20, kinds=("steps",))
     kills = 0
     for _ in run.faults(3, jobs=JOBS):
         index = run.random.randrange(len(workers))
