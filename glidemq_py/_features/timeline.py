@@ -10,6 +10,7 @@ from glidemq_py._core.calls.administration import set_settings
 from glidemq_py._core.checks import check_int
 from glidemq_py._core.misuse import known_methods
 from glidemq_py._core.record import JobState
+from glidemq_py._features.steps import read_steps
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area
 from glidemq_py.errors import GlideMQValidationError
@@ -20,17 +21,19 @@ _MOST: Final = 1_000
 
 
 class TimelineEntry(NamedTuple):
-    """One change of a job's state.
+    """One change of a job's state, or of one of its [steps](../learn/steps.md).
 
     Attributes:
         state: The new state.
         at: When, epoch ms.
         worker: Id of the worker that changed it; '' if no worker did.
+        step: ``<name>: <state>`` of the step that was stored then, while the job was active; '' for a change of state.
     """
 
     state: JobState
     at: int
     worker: str
+    step: str = ""
 
 
 class TimelineSetting(NamedTuple):
@@ -97,11 +100,14 @@ def read_timeline_setting(text: bytes | None) -> TimelineSetting:
 
 
 async def read_job_timeline(link: QueueLink[JobTransport], job_id: str) -> list[TimelineEntry]:
-    """Return the transitions of a job, oldest first."""
+    """Return the transitions of a job and of its steps, oldest first."""
     added, text = await link.command("HMGET", link.keys.job(job_id), "timestamp", FIELD)
     if not text:
         return []
-    return read_timeline(text.decode("utf-8", "replace"), int(added) if added and added.isdigit() else 0)
+    found = read_timeline(text.decode("utf-8", "replace"), int(added) if added and added.isdigit() else 0)
+    for step in await read_steps(link, job_id):
+        found.append(TimelineEntry(JobState.ACTIVE, step.stored_at, "", f"{step.name}: {step.state}"))
+    return sorted(found, key=lambda entry: entry.at)
 
 
 @known_methods
@@ -137,7 +143,9 @@ class Timelines(Area):
         return read_timeline_setting(await link.command("HGET", link.keys.meta, "timeline"))
 
     async def get(self, job_id: str) -> list[TimelineEntry]:
-        """Return the changes of a job's state, oldest first; an empty list if none are recorded.
+        """Return the changes of a job's state and the last one of each step, oldest first.
+
+        An empty list if none are recorded.
 
         Args:
             job_id: Id of the job.

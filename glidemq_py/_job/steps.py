@@ -16,19 +16,20 @@ import threading
 import time
 import typing
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar, Token
 from types import SimpleNamespace
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, TypeVarTuple, cast, overload
 from weakref import WeakKeyDictionary
 
+from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import JobTransport
 from glidemq_py._core.calls.working import AttemptStatus, AttemptStep, StoredStep, store_steps
 from glidemq_py._core.checks import check_int, check_text
 from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.keys import split_member
 from glidemq_py._core.limits import MAX_COUNT
-from glidemq_py._core.logs import format_traceback, get_logger, show_id
+from glidemq_py._core.logs import RepeatedFailure, format_traceback, get_logger, show_id
 from glidemq_py._core.option_values import BACKOFF_TYPES, Backoff, BackoffInput
 from glidemq_py._core.payload import Mismatch, decode_data, decode_result, encode_data, serializer_of
 from glidemq_py._core.queue_options import JobSpec, TaskCall
@@ -45,6 +46,7 @@ from glidemq_py.errors import (
     BulkAddError,
     ChildFailedError,
     DelayedError,
+    GlideMQConnectionError,
     GlideMQError,
     GlideMQValidationError,
     JobSignal,
@@ -77,6 +79,8 @@ MAX_RESULTS: Final = 1_048_576
 _MAX_NAME: Final = 256
 _IN_SLOT_MS: Final = 1_000
 """A shorter pause is waited for in the slot."""
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.1, 2.0
+"""Between two calls while the server cannot execute any."""
 _PEERS_MS: Final = 5_000
 """How long a job is delayed whose first step is refused."""
 _TRACE_FRAMES, _TRACE_CHARS = 32, 8_192
@@ -153,6 +157,7 @@ class Memo:
         """Return the signal with which the attempt ends; ``step`` is stored with its report."""
         if step is not None:
             signal.step = tuple(self.row(step))
+            self._record(step)
         self.ended = self._job._own(signal)
         return signal
 
@@ -184,7 +189,7 @@ class Memo:
                 f"step {step.name!r} was not run: the job has {self.last:,} steps and {self._size:,} bytes of results; "
                 f"the limits are {MAX_STEPS:,} steps and {MAX_RESULTS:,} bytes"
             )
-        if not self.last and await has_peers(self._job._link):
+        if not self.last and await self.reach(lambda: has_peers(self._job._link)):
             refusal = StepsRefusedError(_PEERS_MS)
             _log.warning("queue %r: job %s: %s", self._job.queue_name, show_id(self._job.id), refusal)
             raise self.end(refusal)
@@ -211,8 +216,35 @@ class Memo:
         """
         self.check()
         job = self._job
-        status = await sender_of(job._link).store(AttemptStep(job._stored_id, *job._token, self.row(step)))
+        row = AttemptStep(job._stored_id, *job._token, self.row(step))
+        status = await self.reach(lambda: sender_of(job._link).store(row))
         job._check_status(status)
+        self._record(step)
+
+    async def reach(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a repeatable call, again and again while the server cannot execute it: the job does not fail for that.
+
+        Raises:
+            StaleAttemptError: The attempt is over meanwhile.
+        """
+        link, pause = self._job._link, _FIRST_PAUSE_S
+        failures = sender_of(link).failures
+        while True:
+            try:
+                found = await call()
+            except GlideMQConnectionError as error:
+                failures.failed(error, repeated_level(link.transport, error))
+                await link.runtime.there(asyncio.sleep(pause))
+                pause = min(2 * pause, _LAST_PAUSE_S)
+                self.check()
+            else:
+                if failures.since is not None:
+                    failures.succeeded()
+                return found
+
+    def _record(self, step: Step) -> None:
+        for meter in TELEMETRY.meters if TELEMETRY.on else ():
+            meter.step_stored(self._job.queue_name, self._job.name, step.state)
 
     def outcome(self, error: BaseException | None) -> BaseException | None:
         """Return how a handler has ended: with the signal of a step, also if it was caught; and end other steps."""
@@ -258,6 +290,7 @@ class StepSender:
         self._in_flight = 0
         self._waiting: list[tuple[AttemptStep, asyncio.Future[AttemptStatus]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failures = RepeatedFailure(_log, f"queue {link.label}: storing steps")
 
     async def store(self, step: AttemptStep) -> AttemptStatus:
         """Store a step; see `Transport.call` for the errors."""
@@ -735,7 +768,8 @@ async def wait_for_signal(
     found = [each for each in self.signals if each.name == name]
     if len(found) <= returned:
         # The signal may have come while the handler ran, or before its first run.
-        received = await received_signals(self._link, self._stored_id)
+        read = functools.partial(received_signals, self._link, self._stored_id)
+        received = await (read() if memo is None else memo.reach(read))
         found = [each for each in received if each.name == name]
     if len(found) > returned:
         waits[name] = returned + 1
@@ -791,16 +825,18 @@ async def gather(self: AnyJob, calls: Sequence[TaskCall[T]], *, name: str = "gat
         raise StepChangedError(name, f"{step.children} children", f"{len(calls)} children")
     stem = _key_of(self, name, step.ordinal)
     places = [(str(each.queue.name), f"{stem}.{i}") for i, each in enumerate(calls)]
+    waits = functools.partial(children.must_wait, self._link, self._stored_id)
     if not step.stored_at:
         await memo.admit(step)
         # An earlier attempt that could not store the step may have added children, which may have ended.
         known = await _children_of(self, memo) if self._in_handler("gather").fence > 1 else {}
-        await _add_children(self, [pair for pair in zip(calls, places, strict=True) if pair[1] not in known])
+        missing = [pair for pair in zip(calls, places, strict=True) if pair[1] not in known]
+        await memo.reach(lambda: _add_children(self, missing))
         step = memo.changed(step, StepState.GATHERING, children=len(calls))
-        if await children.must_wait(self._link, self._stored_id):
+        if await memo.reach(waits):
             raise memo.end(WaitingChildrenError(), step)
         await memo.store(step)  # they have ended meanwhile
-    elif await children.must_wait(self._link, self._stored_id):
+    elif await memo.reach(waits):
         raise memo.end(WaitingChildrenError())
     found = await _children_of(self, memo)
     if not found.keys() >= set(places):
@@ -823,8 +859,9 @@ def _result_of(call: TaskCall[T], outcome: str | None, place: tuple[str, str]) -
 async def _children_of(job: AnyJob, memo: Memo) -> dict[tuple[str, str], str]:
     """Return the outcomes of the children that have ended: ``v`` and the result, or ``f`` and the failure."""
     if memo.values is None:
+        ended = await memo.reach(lambda: children.ended_children(job._link, job._stored_id))
         memo.values = {}
-        for member, outcome in (await children.ended_children(job._link, job._stored_id)).items():
+        for member, outcome in ended.items():
             base, job_id = split_member(member)
             memo.values[base[base.index(":{") + 2 : -1], split_partition_id(job_id)[1]] = outcome
     return memo.values

@@ -14,7 +14,7 @@ from glidemq_py._client.async_client import findings_of
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.broadcast import Subscription
-from glidemq_py._features.consistency.calls import has_peers
+from glidemq_py._features.consistency.calls import endangers_steps
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot, record
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, PermissionDeniedError
@@ -334,7 +334,7 @@ def queue_findings(
 async def _steps(operator: Operator, name: str) -> list[Diagnosis]:
     """Return the finding of a queue whose jobs have steps, and that workers of glide-mq for Node serve."""
     queue = await operator.queue(name)
-    if "steps" not in await queue.settings.get_features() or not await has_peers(await queue._first_connected()):
+    if not await endangers_steps(await queue._first_connected()):
         return []
     problem = (
         "jobs have stored steps, and a worker of glide-mq for Node is registered: it would run them from their start"

@@ -247,6 +247,8 @@ def _history(details: JobDetails) -> list[tuple[int, TimelineEntry | None, Faile
     # An attempt fails after the job became active, and before the state that follows, all perhaps in one millisecond.
     is_active = False
     for entry in details.timeline:
+        if entry.step:
+            continue
         follows = is_active or entry.state in (JobState.COMPLETED, JobState.FAILED)
         while attempts and (attempts[0].failed_at < entry.at or (follows and attempts[0].failed_at == entry.at)):
             found.append((attempts[0].failed_at, None, attempts.popleft()))

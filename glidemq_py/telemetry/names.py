@@ -69,6 +69,9 @@ class Meter:
     def job_reported(self, queue: str, name: str, outcome: str) -> None:
         """Record the outcome of an attempt: completed, failed, cancelled, ..., stale. Of leases, name is ''."""
 
+    def step_stored(self, queue: str, name: str, state: str) -> None:
+        """Record the new state of a step of a job with this name: done, retrying, failed, sleeping, ..."""
+
     def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
         """Record that a scheduler added jobs, ``late`` seconds after the time of the first."""
 

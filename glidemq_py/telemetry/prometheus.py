@@ -221,6 +221,7 @@ class ProcessMetrics(Meter):
         )  # fmt: skip
         self._run = Histogram("glidemq_job_run_seconds", "Run time of handlers.", labels, buckets=bounds, **given)
         self._attempts = Counter("glidemq_attempts", "Attempts by outcome.", [*labels, "outcome"], **given)
+        self._steps = Counter("glidemq_steps", "Steps of handlers by new state.", [*labels, "state"], **given)
         self._redelivered = Counter(
             "glidemq_redeliveries", "Stalled jobs that were returned to waiting.", ["queue"], **given
         )
@@ -251,8 +252,8 @@ class ProcessMetrics(Meter):
         """Stop recording and unregister the metrics."""
         TELEMETRY.remove_meter(self)
         for each in (self._added, self._add_errors, self._wait, self._late, self._run, self._attempts,
-                     self._redelivered, self._lost, self._stale, self._fires, self._fire_late, self._interruptions,
-                     self._build):  # fmt: skip
+                     self._steps, self._redelivered, self._lost, self._stale, self._fires, self._fire_late,
+                     self._interruptions, self._build):  # fmt: skip
             with contextlib.suppress(KeyError):
                 self._registry.unregister(each)
 
@@ -291,6 +292,10 @@ class ProcessMetrics(Meter):
             self._stale.labels(queue).inc()
         else:
             self._attempts.labels(*self._labels(queue, name), outcome).inc()
+
+    def step_stored(self, queue: str, name: str, state: str) -> None:
+        """See `Meter`."""
+        self._steps.labels(*self._labels(queue, name), state).inc()
 
     def fired(self, queue: str, schedule: str, jobs: int, late: float) -> None:
         """See `Meter`."""

@@ -21,7 +21,7 @@ from glidemq_py.errors import (
     StepLimitError,
     StepsRefusedError,
 )
-from glidemq_py.records import StepState
+from glidemq_py.records import FindingKind, StepState
 from tests.contract.api import Queue
 from tests.contract.observe import Raw, SetClock
 from tests.server.worker_support import EventRecorder, WorkerFor, with_timeout
@@ -697,12 +697,18 @@ async def test_no_first_step_while_a_node_worker_is_registered(
         assert await job.get_state() is JobState.DELAYED
     assert effects.count == {}
     assert "a worker of glide-mq for Node is registered" in caplog.text
+    assert (await queue.check()).findings == ()  # no job has steps
     raw.run("DEL", "w:worker-1-a")
     await job.promote()
     async with worker_for(handle):
         assert await job.wait_until_finished() == "c1"
     await job.reload()
     assert job.attempts_made == 0
+    raw.run("SET", "w:worker-1-a", "{}")
+    (finding,) = (await queue.check(repair=True, recheck_after=0)).findings
+    assert (finding.kind, finding.repaired) == (FindingKind.NODE_WORKER, False)
+    assert "would run them from their start" in str(finding)
+    raw.run("DEL", "w:worker-1-a")
 
 
 async def test_steps_of_batches_and_leases(url: Any, queue: Queue, effects: Effects, worker_for: WorkerFor):

@@ -37,6 +37,23 @@ async def test_from_add_to_end(queue: Queue, worker_for: WorkerFor):
     assert await queue.timelines.get_setting() == TimelineSetting(1.0, 20)
 
 
+async def test_steps_are_entries(queue: Queue, worker_for: WorkerFor):
+    async def handle(job: Job):
+        await job.run("charge", int, "5")
+        await job.sleep("cooling off", 1)
+
+    await queue.timelines.set()
+    job = await queue.add("a")
+    async with worker_for(handle):
+        await job.wait_until_finished()
+    found = await queue.timelines.get(job.id)
+    assert [entry.step for entry in found if entry.step] == ["charge: done", "cooling off: sleeping"]
+    assert [entry.state.value for entry in found if not entry.step] == [
+        "waiting", "active", "delayed", "waiting", "active", "completed",
+    ]  # fmt: skip
+    assert found == sorted(found, key=lambda entry: entry.at)
+
+
 async def test_off(queue: Queue):
     assert await queue.timelines.get_setting() == TimelineSetting()
     await queue.timelines.set(0.5)

@@ -136,6 +136,35 @@ async def test_too_few_replicas_raise_immediately(private_server: MakeServer, qu
         assert (await queue.get_job_counts()).waiting == 1
 
 
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_a_step_waits_until_its_result_can_be_stored(
+    private_server: MakeServer, queue_name: str, caplog: pytest.LogCaptureFixture, blocking: bool
+):
+    server, effects = private_server(), list[str]()
+
+    def effect() -> int:
+        effects.append("effect")
+        with server.client() as client:
+            client.execute("CONFIG", "SET", "min-replicas-to-write", "1")
+        return 7
+
+    def plain(job: Job) -> int:
+        return job.blocking.run("step", effect)
+
+    async def handle(job: Job) -> int:
+        return await job.run("step", effect)
+
+    async with Queue(queue_name, server.url) as queue, Worker(queue_name, plain if blocking else handle, server.url):
+        job = await queue.add("n")
+        await with_timeout(until(lambda: "storing steps failed: " in caplog.text))
+        with server.client() as client:
+            client.execute("CONFIG", "SET", "min-replicas-to-write", "0")
+        assert await job.wait_until_finished() == 7
+        await job.reload()
+    assert (effects, job.attempts_made) == (["effect"], 0)
+    assert "storing steps works again" in caplog.text
+
+
 async def test_library_flushed_under_an_idle_worker(private_server: MakeServer, queue_name: str):
     """The call behind the blocking read, a single call and a blocking call load it again without an error event."""
     server = private_server()

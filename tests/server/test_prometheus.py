@@ -493,6 +493,7 @@ def test_dashboard_uses_exported_metrics(url: str, by_name: tuple[CollectorRegis
     metrics.ran("q", [Start("task", 0.1, 0.1)], 0.1, None, {})
     metrics.job_reported("q", "task", "completed")
     metrics.job_reported("q", "task", "stale")
+    metrics.step_stored("q", "task", "done")
     metrics.fired("q", "often", 1, 0.1)
     metrics.interrupted("disconnected")
     metrics.stalled("q", 1, 1)

@@ -117,6 +117,12 @@ async def has_peers(link: QueueLink[JobTransport]) -> bool:
     return link.has_peers
 
 
+async def endangers_steps(link: QueueLink[JobTransport]) -> bool:
+    """Return whether jobs have stored steps while a worker of glide-mq for Node is registered."""
+    features = await link.command("HGET", link.keys.meta, "features") or b""
+    return b"steps:" in features and bool((await link.call(check_scope)).peers)
+
+
 class GroupPage(NamedTuple):
     """Some ordering groups."""
 

@@ -68,6 +68,9 @@ class FindingKind(StrEnum):
     """A counter (active list jobs, ids, sequences) has the wrong value."""
     STALE_DEDUPLICATION = "stale_deduplication"
     """A deduplication entry expired long ago and its job has ended."""
+    NODE_WORKER = "node_worker"
+    """Jobs have stored steps, and a worker of glide-mq for Node is registered, which would run them from their start.
+    Never repaired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,12 @@ MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000
 
 
+_NODE_WORKER: Final = (
+    "jobs have stored steps, and a registered worker of glide-mq for Node would run them from their start; stop it, or "
+    "move such jobs to another queue (docs/learn/steps.md)"
+)
+
+
 async def check(
     self: ConnectedQueue, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS
 ) -> CheckReport:
@@ -60,6 +66,8 @@ async def check(
     jobs = groups = looks = 0
     for link in await self._links():
         found = await _check(link, repair=repair, recheck_after=pause)
+        if await checking.endangers_steps(link):
+            findings.append(Finding(kind=FindingKind.NODE_WORKER, subject=link.keys.name, detail=_NODE_WORKER))
         place = "" if link.partition is None else f" (partition {link.keys.name!r})"
         findings += (replace(each, detail=each.detail + place) if place else each for each in found.findings)
         jobs, groups, looks = jobs + found.jobs, groups + found.groups, max(looks, found.looks)

@@ -123,7 +123,7 @@ async def show(shell: Shell, queue: str, job_id: str) -> None:
         shell.say(f"step {which}: {', '.join(_step_facts(step))}")
     for entry in found.timeline:
         by = f" by {entry.worker}" if entry.worker else ""
-        shell.say(f"{clock(entry.at)}  {entry.state}{by}")
+        shell.say(f"{clock(entry.at)}  {f'step {entry.step}' if entry.step else entry.state}{by}")
     for index, attempt in enumerate(found.attempts):
         if index in requeued:
             shell.say(_REQUEUED)
