@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
-from glidemq_py._client.counting import BELOW_NORMAL, complete_counts
+from glidemq_py._client.counting import BELOW_NORMAL, FIGURES, complete_counts
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
 from glidemq_py._core.checks import check_int
@@ -212,13 +212,13 @@ async def counts_by_rank(link: QueueLink) -> tuple[JobCounts, int]:
     """Return the number of jobs per state, and how many of the prioritized ones have a rank below 0."""
     found = await link.call(administration.counts)
     numbers = await complete_counts(link.transport, link.keys.meta, found)
-    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
-    counts = JobCounts(
-        waiting=waiting, active=active, delayed=delayed, prioritized=prioritized, group_waiting=parked,
-        completed=completed, failed=failed, suspended=suspended, waiting_children=waiting_children,
-        paused=bool(paused),
-    )  # fmt: skip
-    return counts, found[BELOW_NORMAL]
+    return counts_of(numbers), found[BELOW_NORMAL]
+
+
+def counts_of(numbers: Sequence[int]) -> JobCounts:
+    """Return the counts of the numbers of `FIGURES`."""
+    found: Any = {name.replace("-", "_"): number for name, number in zip(FIGURES, numbers, strict=True)}
+    return JobCounts(paused=bool(found.pop("paused")), **found)
 
 
 def added_counts(counts: Sequence[JobCounts]) -> JobCounts:

@@ -27,6 +27,7 @@ from glidemq_py._operate.snapshots import (
     ScheduleRun,
     ScheduleSnapshot,
     StepSummary,
+    record_of,
 )
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py._partitions.link import QueueLink
@@ -70,12 +71,11 @@ def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> Jo
     first = job.state in _DELAYED and not job.attempts_made and job._delay
     record = job._record if job.state is JobState.SUSPENDED else None
     since, limit = (record.suspended_at, record.suspend_timeout) if record is not None else (None, None)
-    return JobSummary(
-        id=job.id, name=job.name, queue=job.queue_name, state=job.state, added_at=job.timestamp,
+    return record_of(
+        JobSummary, job, queue=job.queue_name, added_at=job.timestamp,
         due_at=job.timestamp + job._delay if first and job._delay else None, started_at=last_start(job, attempts),
-        finished_at=job.finished_on, run_time=last_run_time(job, attempts), attempts_made=job.attempts_made,
-        priority=job.priority, group=job.ordering_key, fair_key=job.fair_key, tags=job.tags,
-        error=shown_reason(job), error_type=job.failed_type, progress=job.progress,
+        finished_at=job.finished_on, run_time=last_run_time(job, attempts), group=job.ordering_key,
+        error=shown_reason(job), error_type=job.failed_type,
         waits_for=None if record is None else record.suspend_reason, suspended_at=since,
         suspended_until=since + limit if since and limit else None,
     )  # fmt: skip
@@ -95,11 +95,7 @@ def step_summary(step: Step, job: Job[Any, Any]) -> StepSummary:
         result = step.value(job._link.serializer)
     except SerializationError:
         result = step.result
-    return StepSummary(
-        name=step.name, ordinal=step.ordinal, state=step.state, stored_at=step.stored_at, took=step.took,
-        attempts=step.attempts, due_at=step.due_at if step.pause else None, children=step.children, error=step.error,
-        error_type=step.error_type, traceback=step.traceback, result=result,
-    )  # fmt: skip
+    return record_of(StepSummary, step, due_at=step.due_at if step.pause else None, result=result)
 
 
 def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
@@ -107,12 +103,12 @@ def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
     envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
     attempts, encoding = envelope.get("attemptsMade"), envelope.get("encoding")
     subscription = envelope.get("subscription")
-    return DeadLetter(
-        id=entry.id, name=entry.name, queue=queue, job_id=str(envelope.get("originalJobId", "")),
+    return record_of(
+        DeadLetter, entry, queue=queue, job_id=str(envelope.get("originalJobId", "")),
         error=readable_reason(str(envelope.get("failedReason") or "")),
         attempts_made=attempts if isinstance(attempts, int) else 0,
         added_at=entry.timestamp, data=envelope.get("data"),
-        encoding=None if encoding is None else str(encoding), tags=entry.tags,
+        encoding=None if encoding is None else str(encoding),
         subscription=None if subscription is None else str(subscription),
     )  # fmt: skip
 
@@ -140,13 +136,12 @@ def schedule_of(found: JobScheduler, queue: str, states: Mapping[str, str]) -> S
     except GlideMQValidationError:  # the pattern matches no further time
         upcoming = ()
     schedule = found.schedule
-    return ScheduleSnapshot(
-        name=found.name, queue=queue, when=_when(schedule),
+    return record_of(
+        ScheduleSnapshot, found, queue=queue, when=_when(schedule),
         timezone=(schedule.tz or "UTC") if schedule.pattern is not None else None, overlap=schedule.overlap,
-        skip_without_worker=schedule.skip_without_worker, job_name=found.job_name, data=found.data,
+        skip_without_worker=schedule.skip_without_worker,
         paused_at=(found.paused_since or 0) if found.paused else None,
-        next_run=found.next_run, upcoming=upcoming, last_run=found.last_run,
-        runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count, last_job_id=found.last_job_id,
+        upcoming=upcoming, runs=found.iteration_count, limit=schedule.limit, skipped=found.skipped_count,
         last_runs=tuple(
             ScheduleRun(due_at=at, job_id=job_id, state=states.get(job_id)) for at, job_id in found.last_runs
         ),

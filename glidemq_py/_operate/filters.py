@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from glidemq_py._core.calls import administration as calls
@@ -98,11 +99,7 @@ class JobFilter:
     @property
     def is_plain(self) -> bool:
         """True if the filter has a state at most: every job of a page matches."""
-        return (
-            not (self.name or self.data or self.group or self.fair_key or self.tags)
-            and self.since is self.until is None
-            and self.error is self.error_type is self.error_shape is None
-        )
+        return replace(self, state=None) == JobFilter()
 
     def conditions(self) -> list[calls.Condition]:
         """Return the conditions that the server applies."""
@@ -114,14 +111,11 @@ class JobFilter:
 
     def matches(self, job: Job[Any, Any]) -> bool:
         """Return True if a job matches all criteria but its state."""
-        if self.name is not None and job.name != self.name:
+        exact = (self.name, job.name), (self.group, job.ordering_key), (self.fair_key, job.fair_key)
+        if any(wanted not in (None, found) for wanted, found in exact):
             return False
         if (self.since is not None and job.timestamp < self.since) or (
             self.until is not None and job.timestamp > self.until
-        ):
-            return False
-        if (self.group is not None and job.ordering_key != self.group) or (
-            self.fair_key is not None and job.fair_key != self.fair_key
         ):
             return False
         if (self.tags and not set(self.tags) <= set(job.tags)) or not self._has_error(job):

@@ -27,6 +27,7 @@ from glidemq_py._operate.snapshots import (
     MessageDelivery,
     MessagePage,
     MessageSummary,
+    record_of,
 )
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, JobNotFoundError, readable_reason
@@ -96,8 +97,8 @@ async def get_deliveries(
     for some in pieces(names, _AT_ONCE):
         states = await asyncio.gather(*(get_delivery(link, message_id, name) for name in some))
         found += (
-            MessageDelivery(
-                subscription=name, state=state.state, attempts_made=state.attempts_made,
+            record_of(
+                MessageDelivery, state, subscription=name,
                 error=None if state.failed_reason is None else readable_reason(state.failed_reason),
                 error_type=state.failed_type,
             )

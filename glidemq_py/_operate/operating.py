@@ -34,7 +34,7 @@ from glidemq_py._features.remote_control import WorkerActivity
 from glidemq_py._features.steps import StepState
 from glidemq_py._job.contents import SUSPENSION_FIELDS
 from glidemq_py._job.job import Job
-from glidemq_py._job.reading import ROWS_A_CALL, listable, listed_states, read_page
+from glidemq_py._job.reading import ROWS_A_CALL, counts_of, listable, listed_states, read_page
 from glidemq_py._operate.access import FULL_ACCESS, Access, reading
 from glidemq_py._operate.conversion import (
     Layouts,
@@ -63,6 +63,7 @@ from glidemq_py._operate.snapshots import (
     QueueDetails,
     QueueSnapshot,
     ScheduleSnapshot,
+    record_of,
 )
 from glidemq_py._partitions.link import QueueLink, server_time
 from glidemq_py.errors import (
@@ -440,9 +441,9 @@ class Operator:
     def _flow(self, node: JobNode, above: set[int]) -> FlowNode:
         job, seen = node.job, above | {id(node)}
         visible = self.access.may_see(job.queue_name)
-        return FlowNode(
-            id=job.id, queue=job.queue_name, name=job.name if visible else "", state=node.state,
-            error=shown_reason(job) if visible else None, is_cut=node.is_cut,
+        return record_of(
+            FlowNode, node, id=job.id, queue=job.queue_name, name=job.name if visible else "",
+            error=shown_reason(job) if visible else None,
             children=tuple(self._flow(child, seen) for child in node.children if id(child) not in seen),
         )  # fmt: skip
 
@@ -543,11 +544,9 @@ class Operator:
 async def _gauges(transport: Transport, meta: str, name: str) -> QueueSnapshot:
     found = await transport.call(calls.gauges(meta))
     numbers = await complete_counts(transport, meta, found.counts)
-    waiting, active, delayed, prioritized, completed, failed, paused, suspended, waiting_children, parked = numbers
-    return QueueSnapshot(
-        name=name, paused=bool(paused), workers=found.workers, oldest_waiting=found.oldest, waiting=waiting,
-        prioritized=prioritized, group_waiting=parked, active=active, delayed=delayed, suspended=suspended,
-        waiting_children=waiting_children, completed=completed, failed=failed, outbox=found.outbox,
+    return record_of(
+        QueueSnapshot, counts_of(numbers), name=name, workers=found.workers, oldest_waiting=found.oldest,
+        outbox=found.outbox, partitions=1,
         subscriptions=found.subscriptions, unread=None if found.unread < 0 else found.unread,
     )  # fmt: skip
 

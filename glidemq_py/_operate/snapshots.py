@@ -44,6 +44,12 @@ def record(kind: type[_T]) -> type[_T]:
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
+def record_of(kind: type[_T], source: object, **given: Any) -> _T:
+    """Return a record whose fields are the attributes of an object, but for those given."""
+    names = [each.name for each in fields(cast("Any", kind)) if each.name not in given]
+    return kind(**{name: getattr(source, name) for name in names}, **given)
+
+
 @record
 class QueueSnapshot:
     """A queue at one moment, read by one call; by one per partition if it has any.
