@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import jinja2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -41,10 +42,10 @@ from glidemq_py._operate.stored_changes import (
 )
 from glidemq_py._web.clients import NotAllowedError, UnauthorizedError, check_site
 from glidemq_py.dashboard.changes import BUTTONS, CHANGES, LABELS, Change, Form
-from glidemq_py.dashboard.options import COOKIE, REDACTED, Authorize, DashboardOptions, session_of
+from glidemq_py.dashboard.options import COOKIE, REDACTED, SORT_COOKIE, Authorize, DashboardOptions, session_of
 from glidemq_py.dashboard.pages import PAGES, Page, template_of
 from glidemq_py.dashboard.reading import Reader
-from glidemq_py.dashboard.texts import FILTERS, day_chart, duration_chart, redacted, sparkline
+from glidemq_py.dashboard.texts import FILTERS, plot, redacted, sparkline
 from glidemq_py.dashboard.visit import MissingError, Visit, link
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobNotFoundError
 
@@ -60,6 +61,7 @@ _ANSWER_S: Final = 0.8
 """How often pages that are open or being read ask whether the server answers, and the time for its answer, seconds."""
 _BULK_S: Final = 1.0
 """Time that the response to a bulk change waits for its end, before it shows the page with the progress."""
+_YEAR_S: Final = 31_536_000
 _STREAM_S: Final = 600.0
 """Time until the browser must ask for a stream again, so that it shows nothing to users who have lost their access."""
 
@@ -116,7 +118,7 @@ class Dashboard:
                 Route("/bulk", self._steer_bulk, methods=["POST"]),
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/health", self._health, methods=["GET"]),
-                Mount("/static", StaticFiles(directory=_HERE / "static")),
+                Mount("/static", GZipMiddleware(StaticFiles(directory=_HERE / "static"))),
             ],
             lifespan=self._lifespan,
             exception_handlers={HTTPException: self._no_route},
@@ -181,14 +183,18 @@ class Dashboard:
     async def _page(self, path: str, request: Request) -> Response:
         page = PAGES[path]
         try:
-            visit = await self._visit(request, request.query_params)
+            visit = await self._visit(request, {**_saved(request), **request.query_params})
             shown = await self._read(page, visit)
             live = link("live", **{**visit.arguments, "of": path or "all"}) if page.is_live else ""
             note = self._notes.pop(visit.arguments.get("note", ""), "")
             text = self._render(request, template_of(page, shown), visit.access, {**shown, "live": live, "note": note})
         except Exception as error:
             return self._refuse(request, error)
-        return HTMLResponse(text)
+        response = HTMLResponse(text)
+        if "sort" in request.query_params:
+            path, sort = request.scope.get("root_path", "") + "/", request.query_params["sort"]
+            response.set_cookie(SORT_COOKIE, sort, _YEAR_S, path=path, httponly=True, samesite="strict")
+        return response
 
     async def _read(self, page: Page, visit: Visit) -> dict[str, Any]:
         """Read the values of a page.
@@ -445,6 +451,11 @@ def _report(change: Change, done: int, problems: int, examples: Sequence[str]) -
     return f"{text}; {problems:,} could not be changed: {'; '.join(examples[:3])}" if problems else text
 
 
+def _saved(request: Request) -> dict[str, str]:
+    """Return the order of the queues that the visitor has chosen last."""
+    return {"sort": request.cookies[SORT_COOKIE]} if SORT_COOKIE in request.cookies else {}
+
+
 def _check_sender(request: Request) -> None:
     """Reject a change that does not say where it comes from; a browser always does.
 
@@ -517,9 +528,7 @@ def _templates() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     found.filters.update(FILTERS)
-    cast("Any", found.globals).update(
-        link=link, sparkline=sparkline, version=_static_version(), day_chart=day_chart, duration_chart=duration_chart
-    )
+    cast("Any", found.globals).update(link=link, sparkline=sparkline, version=_static_version(), plot=plot)
     return found
 
 

@@ -61,7 +61,8 @@ async def broadcast(visit: Visit, common: dict[str, Any]) -> dict[str, Any]:
     return {
         **common, "template": "broadcast.html", "tab": "queue", "subscriptions": found, "targets": targets,
         "active": sum(each.active for each in found), "letters": Counter(each.subscription for each in letters),
-        "letter_count": len(letters), "is_cut": is_cut, "rates": await visit.reader.rates(name),
+        "letter_count": len(letters), "is_cut": is_cut,
+        "activity": visit.reader.activity({name: await visit.reader.rates(name)}),
         "limits": await visit.read(Operator.get_limits), "dead_letter_queue": targets.get(""),
     }  # fmt: skip
 

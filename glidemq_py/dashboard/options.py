@@ -25,6 +25,7 @@ Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
 """Returns the access of the sender of a request; None rejects the request."""
 
 COOKIE: Final = "glidemq_dashboard"
+SORT_COOKIE: Final = "glidemq_sort"
 REDACTED: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
 """Names of keys whose values a page hides."""
 _FREE: Final = 10

@@ -55,7 +55,6 @@ _FAILURES: Final = 1_000
 """Newest failed jobs that are grouped: twenty calls."""
 _FAILURES_MS: Final = 10_000
 """Time between two reads of the failures of an open page."""
-_REASONS_SHOWN: Final = 2
 _CHILDREN: Final = 20
 """Jobs of a flow that the page of a job reads."""
 _ACTIVE: Final = JobFilter(state=JobState.ACTIVE)
@@ -64,6 +63,7 @@ _DAY_MS: Final = 86_400_000
 _ANSWER_MS: Final = 12_000
 """Time for the answer of a worker, which reads commands every ten seconds at most."""
 _SORTS: Final[dict[str, Callable[[QueueSnapshot], Any]]] = {
+    "trouble": lambda each: (-each.failed, not each.paused, -(each.oldest_waiting // 60_000), each.name),
     "name": lambda each: each.name,
     "ready": lambda each: (-each.ready, each.name),
     "oldest": lambda each: (-each.oldest_waiting, each.name),
@@ -80,20 +80,23 @@ async def overview(visit: Visit) -> dict[str, Any]:
     """All queues. If there are many, only the listed ones are read at first; the first update adds the totals."""
     names = [name for name in await visit.reader.read(Operator.list_queues) if visit.access.may_see(name)]
     wanted = visit.arguments.get("find", "").strip().lower()
-    sort = visit.arguments.get("sort", "name")
+    sort = visit.arguments.get("sort", "")
+    sort = sort if sort in _SORTS else "trouble"
     page = max(1, int(visit.arguments["page"])) if visit.arguments.get("page", "").isdecimal() else 1
     some = slice((page - 1) * _QUEUES_A_PAGE, page * _QUEUES_A_PAGE)
     matching = [name for name in names if wanted in name.lower()]
     # The totals of a thousand queues take the server 80 ms.
-    by_name, many = sort not in _SORTS or sort == "name", len(names) > _QUEUES_A_PAGE
-    is_partial = many and by_name and not visit.is_stream and not visit.reader.has_queues()
-    every: list[QueueSnapshot] = []
+    many, is_lazy = len(names) > _QUEUES_A_PAGE, sort in ("trouble", "name") and not visit.is_stream
+    is_partial = many and is_lazy and not visit.reader.has_queues()
+    every, alone = list[QueueSnapshot](), list[str]()
     if is_partial:
         shown = await visit.reader.some_queues(matching[some])
     else:
         every = [each for each in await visit.reader.queues() if visit.access.may_see(each.name)]
-        found = [each for each in every if wanted in each.name.lower()]
-        found.sort(key=_SORTS.get(sort, _SORTS["name"]))
+        alone = await _alone(visit, every)
+        found = sorted((each for each in every if wanted in each.name.lower()), key=_SORTS[sort])
+        if sort == "trouble":
+            found.sort(key=lambda each: each.name not in alone)
         shown = found[some]
     rates = await _of_each(shown, lambda each: visit.reader.rates(each.name))
     slots = await _of_each(shown, partial(_slots, visit))
@@ -106,14 +109,16 @@ async def overview(visit: Visit) -> dict[str, Any]:
         "every": len(names), "matching": len(matching),
         "waiting": waiting,
         "columns": [
-            ("name", "Queue", ""), ("ready", "Ready", "num"), ("active", "Active", "num"), ("", "Delayed", "num hide"),
-            *(("", label, "num hide") for label in waiting.values()), ("failed", "Failed", "num"),
-            ("oldest", "Oldest ready", "num hide"), ("", "Workers", "num hide"), ("", "Last hour", "hide"),
-            ("", "Per minute", "num hide"),
+            ("name", "Queue", ""), ("trouble", "Status", ""), ("ready", "Ready", "num"),
+            ("oldest", "Oldest", "num hide"), ("active", "Active", "num hide"), ("", "Workers", "num hide"),
+            ("", "Delayed", "num hide"), *(("", label, "num hide") for label in waiting.values()),
+            ("failed", "Failed", "num"), ("", "By reason", "hide"), ("", "Completed in the last hour", "hide"),
+            ("", "Per min", "num hide"),
         ],
         "totals": {kind: None if is_partial else sum(getattr(each, kind) for each in every) for kind in kinds},
         "number": page, "pages": -(-len(matching) // _QUEUES_A_PAGE), "find": wanted,
-        "alone": await _alone(visit, every),
+        "alone": alone, "activity": visit.reader.activity(rates),
+        "most_failed": max((each.failed for each in shown), default=0),
         "problems": await visit.reader.problems() if is_admin else [],
         "oldest": max(every, key=lambda each: each.oldest_waiting, default=None),
     }  # fmt: skip
@@ -138,12 +143,12 @@ async def _alone(visit: Visit, queues: list[QueueSnapshot]) -> list[str]:
 
 
 async def _reasons(visit: Visit, queue: QueueSnapshot) -> list[tuple[FailureReason, int]]:
-    """Return the most frequent reasons of failure of a queue, with the number of jobs that failed with each."""
+    """Return the reasons of failure of a queue, the most frequent first, with the number of jobs of each."""
     if not queue.failed:
         return []
     read = partial(visit.operator.get_failure_stats, queue.name)
     stats = await visit.reader.shared("reasons", queue.name, read=read, lifetime=_FAILURES_MS)
-    return sorted(stats.by_reason.items(), key=lambda each: -each[1])[:_REASONS_SHOWN]
+    return sorted(stats.by_reason.items(), key=lambda each: -each[1])
 
 
 async def _slots(visit: Visit, queue: QueueSnapshot) -> tuple[int, int] | None:
@@ -169,7 +174,8 @@ async def queue(visit: Visit) -> dict[str, Any]:
     return {
         **common, "group": group, "group_key": group_key, "fair_key": fair_key,
         "fair_info": await visit.read(Operator.get_fair_key, fair_key),
-        "rates": await reader.rates(name), "stats": await visit.read(Operator.get_failure_stats),
+        "activity": reader.activity({name: await reader.rates(name)}),
+        "stats": await visit.read(Operator.get_failure_stats),
         "fair": await visit.read(Operator.get_fair_keys, 20),
         "groups": groups.groups[:20], "names": await reader.by_name(name, _HOUR_MS),
         "limits": await visit.read(Operator.get_limits),

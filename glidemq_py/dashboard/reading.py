@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar, cast
 
 from glidemq_py._features.metrics import MetricsPoint
 from glidemq_py._features.metrics_by_name import MetricsByName
@@ -38,6 +38,22 @@ class Rates:
     def recent(self) -> int:
         """Completed jobs of the last complete minute."""
         return self.completed[-2]
+
+
+class Activity(NamedTuple):
+    """Figures per minute of the last hour, oldest first, the current minute last.
+
+    Attributes:
+        times: When each minute begins, epoch ms.
+        completed: Completed jobs.
+        failed: Failed jobs.
+        ready: Ready jobs in it; None if they were not read.
+    """
+
+    times: list[int]
+    completed: list[int]
+    failed: list[int]
+    ready: list[int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +94,7 @@ class Reader:
         self._operator = operator
         self._lifetime = lifetime
         self._values: OrderedDict[tuple[Any, ...], tuple[float, asyncio.Future[Any]]] = OrderedDict()
+        self._ready: OrderedDict[int, dict[str, int]] = OrderedDict()
 
     async def shared(self, *key: Any, read: Callable[[], Awaitable[_T]], lifetime: int = 0) -> _T:
         """Return a value that is young enough, or read it. A failed read is not kept.
@@ -123,7 +140,11 @@ class Reader:
         names = await self.read(Operator.list_queues)
 
         async def read() -> list[QueueSnapshot]:
-            return await self._operator.get_queues(names)
+            found = await self._operator.get_queues(names)
+            self._ready[int(time.time() * 1_000) // _MINUTE_MS] = {each.name: each.ready for each in found}
+            if len(self._ready) > _SHOWN_MINUTES:
+                self._ready.popitem(last=False)
+            return found
 
         return await self.shared("queues", "", read=read, lifetime=6 * len(names))
 
@@ -151,6 +172,19 @@ class Reader:
         day = await self.day(name)
         return Rates(minutes_of(day.completed, day.at), minutes_of(day.failed, day.at))
 
+    def activity(self, rates: Mapping[str, Rates]) -> Activity:
+        """Return the last hour of several queues together. Ready jobs are known of minutes in which they were read."""
+        last = int(time.time() * 1_000) // _MINUTE_MS
+        minutes = range(last - _SHOWN_MINUTES + 1, last + 1)
+        completed, failed = (
+            [sum(each) for each in zip(*(getattr(of, kind) for of in rates.values()), strict=True)]
+            for kind in ("completed", "failed")
+        )
+        ready = [
+            None if held is None else sum(held.get(name, 0) for name in rates) for held in map(self._ready.get, minutes)
+        ]
+        return Activity([at * _MINUTE_MS for at in minutes], completed, failed, ready)
+
     async def by_name(self, name: str, window: int) -> list[MetricsByName]:
         """Return the figures per job name over the last ``window`` ms; empty if the queue keeps none.
 
@@ -174,7 +208,7 @@ class Reader:
 
 def minutes_of(points: tuple[MetricsPoint, ...], now: int) -> tuple[int, ...]:
     """Return the counts of the last sixty minutes, oldest first, the current minute last."""
-    found = {point.timestamp // _MINUTE_MS: point.count for point in points}
+    found = {point.timestamp // _MINUTE_MS: point.count for point in points[-_SHOWN_MINUTES:]}
     last = now // _MINUTE_MS
     return tuple(found.get(last - back, 0) for back in range(_SHOWN_MINUTES - 1, -1, -1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as stdlib_json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -14,18 +14,16 @@ from markupsafe import Markup, escape
 from glidemq_py._core import json_text as json
 from glidemq_py._features.failed_attempts import FailureReason, reason_named
 from glidemq_py._operate.snapshots import FlowNode
-from glidemq_py.dashboard.reading import Quarter
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 _LINE: Final = 160
 _SHOWN: Final = 20_000
 """Characters of a value that a page shows."""
 NONE: Final = "\N{EN DASH}"
-_CHART: Final = Markup(
-    '<svg class="{}" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title>{}</svg>'
+_SPARK: Final = Markup(
+    '<svg class="spark" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title><path d="{}"/></svg>'
 )
-_BAR: Final = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
-_DAY_WIDTH: Final = 960
+_PLOT: Final = Markup('<div class="plot" id="{}" role="img" aria-label="{}" data-plot="{}"></div>')
 HIDDEN: Final = "•••"
 _DEPTH: Final = 100
 """Levels of a value that a page shows: clients in other languages may store values deeper than Python's stack."""
@@ -141,66 +139,32 @@ def _indented(value: Any) -> str:
         return str(value)
 
 
-def _svg(kind: str, width: int, height: int, label: str, bars: Iterable[Markup]) -> Markup:
-    return _CHART.format(kind, width, height, label, Markup("").join(bars))
-
-
-def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 28, label: str = "") -> Markup:
+def sparkline(counts: Iterable[int], *, width: int = 120, height: int = 20, label: str = "") -> Markup:
     """Return bars as an inline SVG image, one per number. Without a script, and readable by screen readers."""
     values = list(counts)
     most = max(values, default=0)
     step = width / max(len(values), 1)
     bars = [
-        _BAR.format("", at * step, height - value / most * height, max(step - 0.6, 0.6), value / most * height)
+        f"M{at * step:.1f} {height}v-{value / most * height:.1f}h{max(step - 0.6, 0.6):.1f}V{height}z"
         for at, value in enumerate(values)
         if value
     ]
-    return _svg("spark", width, height, label or f"{sum(values):,} in all, at most {most:,}", bars)
+    return _SPARK.format(width, height, label or f"{sum(values):,} in all, at most {most:,}", "".join(bars))
 
 
-def _day(
-    quarters: Sequence[Quarter], height: int, label: str,
-    parts_of: Callable[[Quarter], Iterable[tuple[str, float]]], title_of: Callable[[Quarter], str],
-) -> Markup:  # fmt: skip
-    """Return an SVG image with a bar per quarter of an hour.
+def plot(key: str, label: str, times: Iterable[int], *series: tuple[str, str, Sequence[float | None]]) -> Markup:
+    """Return the place of a chart, which the script of the pages draws.
 
     Args:
-        quarters: Of a day.
-        height: Of the image.
-        label: Title of the image.
-        parts_of: Returns the parts of a bar from below: each its class, and its share of the height.
-        title_of: Returns the title of a bar.
+        key: Id of the element.
+        label: What screen readers read.
+        times: Epoch ms, ascending.
+        series: Its name, its kind, and a value per time; None = not measured. Kinds: completed, failed, waiting (with
+            its own axis), time (in ms).
     """
-    step, bars = _DAY_WIDTH / max(len(quarters), 1), list[Markup]()
-    group = Markup("<g><title>{:%H:%M} UTC: {}</title>{}</g>")
-    for at, each in enumerate(quarters):
-        top, parts = float(height), Markup("")
-        for kind, share in parts_of(each):
-            top -= share * height
-            parts += _BAR.format(kind, at * step, top, step - 1, share * height) if share else ""
-        if parts:
-            bars.append(group.format(datetime.fromtimestamp(each.start / 1_000, UTC), title_of(each), parts))
-    return _svg("bars", _DAY_WIDTH, height, label, bars)
-
-
-def day_chart(quarters: Sequence[Quarter]) -> Markup:
-    """Return the finished jobs of a day as an SVG image: failed jobs on top."""
-    most = max((each.completed + each.failed for each in quarters), default=0) or 1
-    return _day(
-        quarters, 140, f"at most {most:,} jobs in a quarter of an hour",
-        lambda each: (("completed", each.completed / most), ("failed", each.failed / most)),
-        lambda each: f"{each.completed:,} completed, {each.failed:,} failed",
-    )  # fmt: skip
-
-
-def duration_chart(quarters: Sequence[Quarter]) -> Markup:
-    """Return the mean running times of a day as an SVG image."""
-    most, height = max((each.duration or 0 for each in quarters), default=0) or 1, 84
-    return _day(
-        quarters, height, f"at most {duration(most)}",
-        lambda each: () if each.duration is None else (("time", max(each.duration / most, 1 / height)),),
-        lambda each: duration(each.duration),
-    )  # fmt: skip
+    measured = [each for each in series if any(value is not None for value in each[2])]
+    data = {"times": [at / 1_000 for at in times], "series": measured}
+    return _PLOT.format(key, label, stdlib_json.dumps(data, separators=(",", ":")))
 
 
 _MEANINGS: Final = {

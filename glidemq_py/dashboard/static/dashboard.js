@@ -1,4 +1,4 @@
-// What the pages need beyond htmx: local times, themes, copying, and selecting all jobs of a list.
+// What the pages need beyond htmx: local times, charts, themes, copying, keys, and selecting all jobs of a list.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -17,16 +17,69 @@
     }
   };
 
+  // Charts: an element's `data-plot` has the times and the series, which an update of the page replaces.
+  const KINDS = {
+    completed: { color: "--bar-strong", fill: "33", points: { show: false } },
+    failed: { color: "--red", fill: "33", points: { show: false } },
+    waiting: { color: "--blue", scale: "waiting", dash: [5, 4] },
+    time: { color: "--blue", fill: "22" },
+  };
+  const colorOf = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const UNITS = [[86400000, "d"], [3600000, "h"], [60000, "min"], [1000, "s"], [1, "ms"]];
+  const duration = (ms) => {
+    const [size, unit] = UNITS.find(([size]) => ms >= size) || UNITS[4];
+    return `${+(ms / size).toPrecision(3)} ${unit}`;
+  };
+  const plain = (value) => value.toLocaleString("en");
+  const clock = (at) => new Date(at * 1000).toLocaleTimeString("en-GB", { timeStyle: "short" });
+  const plots = new Map();
+  const sizeOf = (place) => ({ width: place.clientWidth, height: place.clientHeight - 26 });
+  const seriesOf = ([label, kind]) => {
+    const { color, fill, ...rest } = KINDS[kind];
+    const format = kind === "time" ? duration : plain;
+    const paint = fill && (() => colorOf(color) + fill);
+    return { label, stroke: () => colorOf(color), fill: paint, width: 1.5, ...rest,
+      value: (_, value) => value == null ? "–" : format(value) };
+  };
+  const axis = (more) => ({ stroke: () => colorOf("--soft"), grid: { stroke: () => colorOf("--line"), width: 1 },
+    ticks: { show: false }, font: "11px system-ui, sans-serif", ...more });
+  const drawPlots = () => {
+    for (const [place, drawn] of plots) {
+      if (!place.isConnected) { drawn.destroy(); plots.delete(place); }
+    }
+    if (!window.uPlot) return;
+    for (const place of document.querySelectorAll(".plot")) {
+      const { times, series } = JSON.parse(place.dataset.plot);
+      const data = [times, ...series.map((each) => each[2])];
+      const drawn = plots.get(place);
+      if (drawn && drawn.series.length === data.length) { drawn.setData(data); continue; }
+      if (drawn) drawn.destroy();
+      const kinds = series.map((each) => each[1]);
+      const values = (_, ticks) => ticks.map(kinds[0] === "time" ? duration : plain);
+      const from0 = { range: (_, low, high) => [0, Math.max(high, 4) * 1.05] };
+      const axes = [axis({ size: 24, values: (_, ticks) => ticks.map(clock) }), axis({ values, size: 56 })];
+      if (kinds.includes("waiting")) {
+        axes.push(axis({ scale: "waiting", side: 1, values: (_, ticks) => ticks.map(plain), size: 56, grid: { show: false } }));
+      }
+      plots.set(place, new uPlot({ ...sizeOf(place), axes, series: [{ label: "Time", value: (_, at) => at == null ? "–" : clock(at) }, ...series.map(seriesOf)],
+        scales: { y: from0, waiting: from0 }, padding: [8, 8, 0, 0], cursor: { drag: { x: false } } }, data, place));
+    }
+  };
+  addEventListener("resize", () => { for (const [place, drawn] of plots) drawn.setSize(sizeOf(place)); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach((each) => each.redraw()));
+
   document.addEventListener("DOMContentLoaded", () => {
     localTimes(document);
+    drawPlots();
     // An update of the page leaves alone what its reader has opened or chosen.
     if (window.Idiomorph) {
       Idiomorph.defaults.ignoreActiveValue = true;
       Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
         !(name === "open" && node.tagName === "DETAILS");
+      Idiomorph.defaults.callbacks.beforeNodeRemoved = (node) => !(node.classList && node.classList.contains("uplot"));
     }
   });
-  document.addEventListener("htmx:afterSwap", (event) => localTimes(event.target));
+  document.addEventListener("htmx:afterSwap", (event) => { localTimes(event.target); drawPlots(); });
   const status = (text) => {
     const place = document.getElementById("connection");
     if (place && place.textContent !== text) place.textContent = text;
@@ -35,7 +88,7 @@
   let lost = 0;
   document.addEventListener("htmx:sseOpen", () => { clearTimeout(lost); lost = 0; status("live"); });
   document.addEventListener("htmx:sseError", () => {
-    lost = lost || setTimeout(() => status("reconnecting…"), 4000);
+    lost = lost || setTimeout(() => status("reconnecting…"), 1500);
   });
 
   document.addEventListener("click", (event) => {
@@ -46,6 +99,7 @@
       const now = root.dataset.theme || (dark ? "dark" : "light");
       root.dataset.theme = now === "dark" ? "light" : "dark";
       localStorage.setItem("theme", root.dataset.theme);
+      plots.forEach((each) => each.redraw());
     } else if (button.dataset.do === "copy") {
       const text = document.getElementById(button.dataset.of).textContent;
       navigator.clipboard.writeText(text).then(() => {

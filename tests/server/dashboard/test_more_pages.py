@@ -13,7 +13,6 @@ import pytest
 from glidemq_py import FlowJob, FlowProducer, Job, Queue, Worker
 from glidemq_py.dashboard import Access, app, pages
 from glidemq_py.dashboard.reading import Day, quarters_of
-from glidemq_py.dashboard.texts import day_chart, duration_chart
 from glidemq_py.records import MetricsPoint
 from tests.operating import Operator
 from tests.server.dashboard.support import Elements, browsing
@@ -127,8 +126,6 @@ def test_quarters_of_a_day():
         (start - 15 * _MINUTE, 1, 0, 50), (start, 4, 2, 175),
     ]  # fmt: skip
     assert sum(each.completed for each in found) == 5
-    assert day_chart(found).count("<g>") == duration_chart(found).count("<g>") == 2
-    assert day_chart([]).count("<g>") == 0
 
 
 def counting(method: Any, read: list[str]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -149,6 +150,35 @@ async def test_queues_are_shown_in_pages(url: str, queue_name: str, monkeypatch:
             seen += re.findall(r'<a href="queue[^"]*">([^<]+)</a>', text)
             path = (re.findall(r'href="([^"]+)">Next<', text) or [""])[0].replace("&amp;", "&").removeprefix("./")
     assert seen == names[::-1]
+
+
+async def test_queues_in_trouble_are_first_until_a_visitor_orders_them(url: str, queue_name: str):
+    quiet, served_by_nobody, failing = (f"{queue_name}-{n}" for n in range(3))
+    for name in (quiet, failing):
+        async with Queue(name, url) as queue:
+            await queue.add("good" if name == quiet else "bad")
+            await run_all(url, name, 1)
+    async with Queue(served_by_nobody, url) as queue:
+        await queue.add("a")
+
+    def listed(text: str) -> list[str]:
+        return re.findall(r'<a href="queue[^"]*">([^<]+)</a>', text)
+
+    async with browsing(url) as client:
+        shown = await page(client, "", find=queue_name)
+        assert listed(shown) == [served_by_nobody, failing, quiet]
+        states = re.findall(r'badge \w+"[^>]*>(no worker|failing|ok)<', shown)
+        assert states == ["no worker", "failing", "ok"]
+        assert "<title>error, last attempt 1</title>" in shown
+        plots = [each for _, each in Elements(shown).found if each.get("class") == "plot"]
+        drawn = json.loads(plots[0]["data-plot"] or "")
+        assert [name for name, _, _ in drawn["series"]] == ["Completed", "Failed", "Waiting"]
+        assert all(len(values) == len(drawn["times"]) for _, _, values in drawn["series"])
+        waiting = drawn["series"][2][2]
+        assert waiting[-1] == 1
+        assert waiting[:-1] == [None] * (len(waiting) - 1), "nothing was measured"
+        await page(client, "", find=queue_name, sort="name")
+        assert listed(await page(client, "", find=queue_name)) == [quiet, served_by_nobody, failing]
 
 
 async def test_jobs_page_neither_skips_nor_repeats_jobs(queue: Queue, url: str, queue_name: str):
@@ -376,7 +406,7 @@ def test_drawing_of_a_flow_is_a_tree():
 
 def test_scripts_of_others_are_unchanged():
     rows = re.findall(r"^\| `(\S+)` .* `([0-9a-f]{64})` \|$", (STATIC / "VENDORED.md").read_text(), re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 5
     for name, digest in rows:
         assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() == digest
 
@@ -390,9 +420,9 @@ async def test_first_page_has_at_most_200_kb(url: str, queue_name: str):
         for tag, attributes in Elements(text).found:
             address = attributes.get("src") or (attributes.get("href") if tag == "link" else None)
             if address:
-                response = await client.get(f"/{address}")
-                assert response.status_code == 200
-                size += len(response.content)
+                async with client.stream("GET", f"/{address}") as response:
+                    assert response.status_code == 200
+                    size += sum([len(part) async for part in response.aiter_raw()])
         assert size < 200_000
 
 
