@@ -169,14 +169,22 @@ class ObliterateQueue(
 
 
 @record
+class _LimitsAction(Action):
+    """A change of limits. None = unchanged, False = no limit."""
+
+    concurrency: int | Literal[False] | None = param(PARAMETERS["concurrency"], default=None)
+    rate_limit: RateLimit | Literal[False] | None = param(PARAMETERS["rate_limit"], default=None)
+
+
+@record
 class SetQueueLimits(
-    Action, kind="limit_queue", button=Button("limits", "Set these limits?", "limits set", typed=RATE)
+    _LimitsAction, kind="limit_queue", button=Button("limits", "Set these limits?", "limits set", typed=RATE)
 ):
     """Set the limits of a queue. None = unchanged, False = no limit; ``ttl``: ms until those before apply again."""
 
-    concurrency: int | Literal[False] | None = None
-    rate_limit: RateLimit | Literal[False] | None = None
-    ttl: int | None = None
+    ttl: int | None = param(
+        Param("--for TIME", "Then the limits before apply again, such as 30m.", span_of), default=None
+    )
 
     async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
@@ -190,7 +198,7 @@ class SetQueueLimits(
 
 @record
 class SetGroupLimits(
-    Action,
+    _LimitsAction,
     kind="limit_group",
     instead=_NO_GROUPS,
     button=Button("group-limits", "Set the limits of the group?", "limits of the group set", typed=("key", *RATE)),
@@ -198,8 +206,6 @@ class SetGroupLimits(
     """Set the limits of an ordering group. None = unchanged, False = no limit."""
 
     group: str
-    concurrency: int | Literal[False] | None = None
-    rate_limit: RateLimit | Literal[False] | None = None
 
     async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""
@@ -208,7 +214,7 @@ class SetGroupLimits(
 
 @record
 class SetFairKeyLimits(
-    Action,
+    _LimitsAction,
     kind="limit_fair_key",
     instead=_NO_GROUPS,
     button=Button(
@@ -224,10 +230,12 @@ class SetFairKeyLimits(
     """
 
     key: str | None = None
-    weight: int | None = None
-    concurrency: int | Literal[False] | None = None
-    rate_limit: RateLimit | Literal[False] | None = None
-    max_backlog: int | Literal[False] | None = None
+    weight: int | None = param(
+        Param("--weight N", "Jobs served per job of a key with weight 1.", least=1), default=None
+    )
+    max_backlog: int | Literal[False] | None = param(
+        Param("--max-backlog N", "Ready jobs above which adds fail; 0 = no limit.", least=0), default=None
+    )
 
     async def make(self, queue: Queue[Any, Any]) -> None:
         """See `Action`."""

@@ -147,6 +147,11 @@ def command(name: str, /, *, server: bool = True, json: bool = True, **params: P
     return register
 
 
+def params_of(action: type[Action]) -> dict[str, Any]:
+    """Return the parameters of the fields of an action that people give."""
+    return {each.name: each.metadata["param"] for each in fields(action) if each.metadata}
+
+
 async def _check_subject(shell: Shell, action: Action) -> None:
     if not action.command.startswith(("job", "workers")):
         await shell.check_exists(action.queue)
@@ -170,8 +175,7 @@ def changes(
         await check(shell, made)
         await shell.change(made, yes=yes, dry_run=dry_run)
 
-    own: dict[str, Any] = params or {each.name: each.metadata["param"] for each in fields(action) if each.metadata}
-    own = dict(sorted(own.items(), key=lambda each: not each[1].is_needed))
+    own = dict(sorted((params or params_of(action)).items(), key=lambda each: not each[1].is_needed))
     asks = {"yes": action.destroys, "dry_run": action.destroys or issubclass(action, operate.action.ManyAction)}
     function: Any = change
     function.__doc__ = action.__doc__
@@ -390,6 +394,12 @@ class Shell:
         if queues or (self.settings.queues and match is None and not scan):
             return list(dict.fromkeys(queues or self.settings.queues))
         return await self.operator.list_queues(match, scan=scan)
+
+    async def set(self, action: type[Action], given: Mapping[str, Any], **subject: Any) -> None:
+        """Perform an action that sets what is given, which is not None; 0 removes a limit. It reports nothing."""
+        found: Any = {name: value or False for name, value in given.items() if value is not None}
+        if found:
+            await operate.action.perform(self.operator, action(**subject, **found))
 
     async def change(self, action: Action, *, yes: bool = True, dry_run: bool = False) -> None:
         """Perform an action, after a confirmation if it destroys anything, and report its result.

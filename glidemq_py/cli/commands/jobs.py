@@ -213,13 +213,13 @@ def _moment(at: int | None) -> str:
     priority=Param("--priority N", "1 (most urgent) to 2047."),
 )  # fmt: skip
 async def add(
-    shell: Shell, queue: str, name: str, data: Any = None, *, options: dict[str, Any], delay: int | None = None,
-    job_id: str | None = None, priority: int | None = None,
+    shell: Shell, queue: str, name: str, data: Any = None, *, options: dict[str, Any], priority: int | None = None,
+    **own: Any,
 ) -> None:  # fmt: skip
     """Add a job, and print its id."""
-    for own in {"self", "name", "data"} & options.keys():
-        raise GlideMQValidationError("--option", own, "is an argument of the command, not an option of the job")
-    given = {"delay": delay, "job_id": job_id, "priority": priority}
+    for each in {"self", "name", "data"} & options.keys():
+        raise GlideMQValidationError("--option", each, "is an argument of the command, not an option of the job")
+    given = {"priority": priority, **own}
     options |= {each: value for each, value in given.items() if value is not None}
     value: Any = {} if data is None else data
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from glidemq_py import _operate as operate
+from glidemq_py._operate.actions import SetFairKeyLimits, SetGroupLimits, SetMetricsByName, SetQueueLimits
 from glidemq_py._operate.parsing import Param, span, span_of
-from glidemq_py.cli.shell import ExitCode, Shell, age, clock, command, joined
+from glidemq_py.cli.shell import ExitCode, Shell, age, clock, command, joined, params_of
 from glidemq_py.errors import GlideMQValidationError
 
 if TYPE_CHECKING:
@@ -161,17 +162,13 @@ async def _check(shell: Shell, queue: str, *, repair: bool) -> None:
         shell.stop(ExitCode.FAILED)
 
 
-@command("queue limits", ttl=Param("--for TIME", "Then the limits before apply again, such as 30m.", span_of))
-async def limits(
-    shell: Shell, queue: str, concurrency: int | None = None, rate_limit: Any = None, ttl: int | None = None
-) -> None:
+@command("queue limits", **params_of(SetQueueLimits))
+async def limits(shell: Shell, queue: str, **given: Any) -> None:
     """Show the limits of a queue, or set them."""
     await shell.check_exists(queue)
-    given = _limits_of(rate_limit, concurrency=concurrency)
-    if ttl is not None and not given:
-        raise GlideMQValidationError("--for", span(ttl), "requires --concurrency or --rate")
-    if given:
-        await operate.action.perform(shell.operator, operate.actions.SetQueueLimits(queue=queue, ttl=ttl, **given))
+    if given["ttl"] is not None and given["concurrency"] is given["rate_limit"] is None:
+        raise GlideMQValidationError("--for", span(given["ttl"]), "requires --concurrency or --rate")
+    await shell.set(SetQueueLimits, given, queue=queue)
     found = await shell.operator.get_limits(queue)
     shell.print_json(found)
     shell.facts(_limits_facts(found))
@@ -201,7 +198,7 @@ async def metrics(
     """Show counts and percentiles of waiting and running times by job name, or set how long they are recorded."""
     await shell.reject_broadcast(queue, operate.actions.NO_NAMES.format(queue=queue))
     if keep is not None:
-        await operate.action.perform(shell.operator, operate.actions.SetMetricsByName(queue=queue, minutes=keep))
+        await operate.action.perform(shell.operator, SetMetricsByName(queue=queue, minutes=keep))
     found, setting = await shell.operator.get_metrics_by_name(queue, window, name=name)
     shell.print_json({"kept_minutes": setting.minutes, "names": found})
     rows = [
@@ -234,12 +231,6 @@ def _for(ttl: int | None) -> str:
     return "" if ttl is None else f" (for {span(ttl)})"
 
 
-def _limits_of(rate_limit: Any, **numbers: int | None) -> dict[str, Any]:
-    """Return the limits that are given; 0, or off, is none."""
-    given: dict[str, Any] = {name: number or False for name, number in numbers.items() if number is not None}
-    return given if rate_limit is None else {**given, "rate_limit": rate_limit}
-
-
 @command("group ls")
 async def group_ls(shell: Shell, queue: str, limit: int = 100) -> None:
     """List the ordering groups and fair keys of a queue that have waiting jobs."""
@@ -262,12 +253,10 @@ async def group_ls(shell: Shell, queue: str, limit: int = 100) -> None:
     shell.table(("KIND", "KEY", ">WAITING", ">ACTIVE", ""), rows, f"no group of queue {queue!r} has waiting jobs")
 
 
-@command("group limit", key=Param("KEY", "Ordering key of the group."))
-async def limit(shell: Shell, queue: str, key: str, concurrency: int | None = None, rate_limit: Any = None) -> None:
+@command("group limit", key=Param("KEY", "Ordering key of the group."), **params_of(SetGroupLimits))
+async def limit(shell: Shell, queue: str, key: str, **given: Any) -> None:
     """Show the limits of an ordering group, or set them."""
-    given = _limits_of(rate_limit, concurrency=concurrency)
-    if given:
-        await operate.action.perform(shell.operator, operate.actions.SetGroupLimits(queue=queue, group=key, **given))
+    await shell.set(SetGroupLimits, given, queue=queue, group=key)
     found = await shell.operator.get_group(queue, key)
     if found is None:
         shell.missing(f"queue {queue!r} has no ordering group {key!r}")
@@ -283,18 +272,12 @@ async def limit(shell: Shell, queue: str, key: str, concurrency: int | None = No
 
 @command(
     "group fair", key=Param("[KEY]", "Fair key; without it, the limits of each key that has none of its own."),
-    weight=Param("--weight N", "Jobs served per job of a key with weight 1.", least=1),
-    max_backlog=Param("--max-backlog N", "Ready jobs above which adds fail; 0 = no limit.", least=0),
+    **params_of(SetFairKeyLimits),
 )  # fmt: skip
-async def fair(
-    shell: Shell, queue: str, key: str | None = None, weight: int | None = None, concurrency: int | None = None,
-    rate_limit: Any = None, max_backlog: int | None = None,
-) -> None:  # fmt: skip
+async def fair(shell: Shell, queue: str, key: str | None = None, **given: Any) -> None:
     """Show or set the limits of a fair key, or of each fair key."""
     await shell.check_exists(queue)
-    given = _limits_of(rate_limit, concurrency=concurrency, weight=weight, max_backlog=max_backlog)
-    if given:
-        await operate.action.perform(shell.operator, operate.actions.SetFairKeyLimits(queue=queue, key=key, **given))
+    await shell.set(SetFairKeyLimits, given, queue=queue, key=key)
     found: Any = await shell.operator.get_fair_key(queue, key)
     shell.print_json(found)
     of, own = (" of each key", False) if key is None else ("", True)

@@ -79,23 +79,19 @@ async def show(shell: Shell, queue: str, name: str) -> None:
     every=Param("--every TIME", "Interval, such as 5m.", span_of),
     tz=Param("--tz ZONE", "Time zone of the pattern; default: UTC."),
     job=Param("--job NAME", "Name of the jobs; default: that of the schedule."),
-    overlap=Param("--overlap RULE", "If the last job is unfinished: allow, skip or buffer_one."),
+    overlap=Param("--overlap RULE", "If the last job is unfinished: allow, skip or buffer_one.", default="allow"),
     limit=Param("--limit N", "Maximum number of runs.", least=1),
     skip_without_worker=Param("--skip-without-worker", "Add no job while no worker of the queue is registered."),
 )  # fmt: skip
 async def add(
-    shell: Shell, queue: str, name: str, data: Any = None, pattern: str | None = None, every: int | None = None,
-    tz: str | None = None, job: str | None = None, overlap: str = "allow", limit: int | None = None,
-    skip_without_worker: bool = False,
+    shell: Shell, queue: str, name: str, data: Any = None, *, job: str | None = None, **schedule: Any
 ) -> None:  # fmt: skip
     """Create a schedule, or change the one with this name."""
-    if (pattern is None) == (every is None):
-        is_pattern = pattern is None and isinstance(data, str) and len(data.split()) >= 5
+    if (schedule["pattern"] is None) == (schedule["every"] is None):
+        is_pattern = schedule["pattern"] is None and isinstance(data, str) and len(data.split()) >= 5
         hint = f"; did you mean --pattern {data!r}?" if is_pattern else ""
         raise GlideMQValidationError("--pattern", None, f"give either --pattern or --every{hint}")
-    schedule: dict[str, Any] = {"pattern": pattern, "every": every, "tz": tz, "overlap": overlap, "limit": limit}
-    if skip_without_worker:
-        schedule["skip_without_worker"] = True
+    schedule = {each: value for each, value in schedule.items() if value is not None and value is not False}
     action = operate.actions.PutSchedule(queue=queue, name=name, schedule=schedule, job_name=job, data=data)
     await operate.action.perform(shell.operator, action)
     found = await shell.operator.get_schedule(queue, name)
