@@ -125,7 +125,7 @@ class Health(TypedDict):
     queues: Count
 
 
-@_health("GET", HEALTH, Health)
+@_health("GET", HEALTH)
 async def health(proxy: ProxyState) -> Health:
     """Return the health of the proxy."""
     uptime = int((time.monotonic() - proxy.started) * 1_000)

@@ -128,7 +128,7 @@ def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
 
 
 @endpoints(
-    "POST", "/replay-all", ReplayedPage, body=given.ReplayAll,
+    "POST", "/replay-all",
     query={
         "count": {"type": "integer", "minimum": 1, "maximum": given.MAX_REPLAYED, "default": None},
         "cursor": ONE_PAGE["cursor"],
@@ -163,7 +163,7 @@ def _origin(entry: Job[Any, Any]) -> str:
     return "" if envelope is None or "subscription" in envelope else envelope["originalQueue"]
 
 
-@endpoints("GET", "/{id}", DeadLetter)
+@endpoints("GET", "/{id}")
 async def dead_letter(queue: OpenQueue, id: str) -> DeadLetter:
     """Return a dead-letter entry."""
     entry = await queue.dead_letters.get(id)
@@ -172,7 +172,7 @@ async def dead_letter(queue: OpenQueue, id: str) -> DeadLetter:
     return _entry_view(entry)
 
 
-@endpoints("DELETE", "/{id}", Removed)
+@endpoints("DELETE", "/{id}")
 async def remove_dead_letter(queue: OpenQueue, id: str) -> Removed:
     """Delete a dead-letter entry."""
     if not await queue.dead_letters.remove(id):
@@ -180,7 +180,7 @@ async def remove_dead_letter(queue: OpenQueue, id: str) -> Removed:
     return {"removed": True}
 
 
-@endpoints("POST", "/{id}/replay", Replayed)
+@endpoints("POST", "/{id}/replay")
 async def replay(queue: OpenQueue, id: str) -> Replayed:
     """Replay a dead-letter entry."""
     job = await queue.dead_letters.replay(id)

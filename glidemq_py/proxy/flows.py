@@ -231,13 +231,13 @@ class RevokedFlow(TypedDict):
 
 
 @endpoints(
-    "POST", "", {201: AddedFlow}, role="producer", body=given.OneFlow,
+    "POST", "", {201: AddedFlow}, role="producer",
     flow={"name": "report", "queueName": "reports", "children": [
         {"name": "rows", "queueName": "extract", "data": {"day": 20}, "opts": {"attempts": 3}},
     ]},
     budget={"maxTotalTokens": 100_000},
 )  # fmt: skip
-async def add_flow(proxy: ProxyState, body: given.AddFlow) -> AddedFlow:
+async def add_flow(proxy: ProxyState, body: given.OneFlow) -> AddedFlow:
     """Add a flow: a tree or a graph of jobs."""
     flow_id = secrets.token_hex(12)
     async with _producer(proxy) as producer:

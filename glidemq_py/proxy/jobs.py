@@ -151,7 +151,7 @@ def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
 
 
 @endpoints(
-    "POST", "", {201: AddedJob, 200: Skipped}, role="producer", body=given.AddJob,
+    "POST", "", {201: AddedJob, 200: Skipped}, role="producer",
     name="welcome", data={"to": "a@example.org"}, opts={"attempts": 3, "backoff": 1_000},
 )  # fmt: skip
 async def add(queue: OpenQueue, body: given.AddJob) -> Response:
@@ -163,7 +163,7 @@ async def add(queue: OpenQueue, body: given.AddJob) -> Response:
 
 @endpoints(
     "POST", "/bulk", {201: BulkOutcomes, 200: BulkOutcomes}, role="producer",
-    body=given.AddBulk, jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}],
+    jobs=[{"name": "resize", "data": {"file": 1}}, {"name": "resize", "opts": {"priority": 1}}],
 )  # fmt: skip
 async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
     """Add up to 1000 jobs; return one outcome per position."""
@@ -181,10 +181,7 @@ async def add_bulk(queue: OpenQueue, body: given.AddBulk) -> Response:
     return answer({"jobs": found}, 201 if any("id" in each for each in found) else 200)
 
 
-@endpoints(
-    "POST", "/wait", WaitResult, role="producer", body=given.AddJobAndWait,
-    name="add", data=[2, 3], opts={"waitTimeout": 5_000},
-)  # fmt: skip
+@endpoints("POST", "/wait", role="producer", name="add", data=[2, 3], opts={"waitTimeout": 5_000})
 async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> WaitResult:
     """Add a job and wait for its result."""
     options: dict[str, Any] = {"wait_timeout": _WAIT_MS, **body.get("opts", {})}
@@ -277,31 +274,28 @@ async def suspend(queue: OpenQueue, id: str) -> Any:
 # -- managing --------------------------------------------------------------------------------------------------
 
 
-@endpoints(
-    "POST", "/{id}/priority", UpdatedPriority, body=given.NewPriority,
-    priority=1,
-)  # fmt: skip
+@endpoints("POST", "/{id}/priority", priority=1)
 async def priority(queue: OpenQueue, id: str, body: given.NewPriority) -> UpdatedPriority:
     """Change the priority of a waiting job."""
     await queue.jobs.change_priority(id, body["priority"])
     return {"priority": body["priority"], "updated": True}
 
 
-@endpoints("POST", "/{id}/delay", UpdatedDelay, body=given.NewDelay, delay=60_000)
+@endpoints("POST", "/{id}/delay", delay=60_000)
 async def delay(queue: OpenQueue, id: str, body: given.NewDelay) -> UpdatedDelay:
     """Change the delay of a waiting job."""
     await queue.jobs.change_delay(id, body["delay"])
     return {"delay": body["delay"], "updated": True}
 
 
-@endpoints("POST", "/{id}/promote", Promoted)
+@endpoints("POST", "/{id}/promote")
 async def promote(queue: OpenQueue, id: str) -> Promoted:
     """Make a delayed job due now."""
     await queue.promote(id)
     return {"promoted": True}
 
 
-@endpoints("POST", "/{id}/revoke", RevokeStatus)
+@endpoints("POST", "/{id}/revoke")
 async def revoke(queue: OpenQueue, id: str) -> RevokeStatus:
     """Revoke a waiting job, or cancel an active one."""
     status = await queue.revoke(id)
@@ -310,10 +304,7 @@ async def revoke(queue: OpenQueue, id: str) -> RevokeStatus:
     return {"status": status}
 
 
-@endpoints(
-    "POST", "/{id}/signal", SignalOutcome, body=given.SendSignal,
-    name="approved", data={"by": "ann"},
-)  # fmt: skip
+@endpoints("POST", "/{id}/signal", name="approved", data={"by": "ann"})
 async def signal(queue: OpenQueue, id: str, body: given.SendSignal) -> SignalOutcome:
     """Send a signal to a job."""
     outcome = await send_signal(queue, id, body["name"], body.get("data"))

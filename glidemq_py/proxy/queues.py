@@ -129,7 +129,7 @@ async def metrics(queue: OpenQueue, type: Finished, start: int, end: int) -> Any
     return {**camel(found), "meta": {"resolution": "minute"}}
 
 
-@endpoints("GET", "/workers", Workers)
+@endpoints("GET", "/workers")
 async def workers(queue: OpenQueue) -> Workers:
     """List the live workers."""
     return {"workers": [view_of(WorkerView, each, addr=each.host) for each in await queue.get_workers()]}
@@ -151,7 +151,7 @@ async def suspended(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Res
 # -- cleaning --------------------------------------------------------------------------------------------------
 
 
-@endpoints("POST", "/drain", Drained, body=given.Drain, delayed=True)
+@endpoints("POST", "/drain", delayed=True)
 async def drain(queue: OpenQueue, body: given.Drain) -> Drained:
     """Delete the waiting jobs."""
     delayed = body.get("delayed", False)
@@ -159,14 +159,14 @@ async def drain(queue: OpenQueue, body: given.Drain) -> Drained:
     return {"delayed": delayed, "drained": True}
 
 
-@endpoints("POST", "/retry", Requeued, body=given.RetryJobs, count=100)
+@endpoints("POST", "/retry", count=100)
 async def retry(queue: OpenQueue, body: given.RetryJobs) -> Requeued:
     """Requeue failed jobs."""
     return {"retried": await queue.retry_jobs(body["count"] or None)}
 
 
 @endpoints(
-    "DELETE", "/clean", Cleaned,
+    "DELETE", "/clean",
     query={
         "state": _FINISHED, "age": {"type": "integer", "minimum": 0, "maximum": 315_360_000},
         "limit": {"type": "integer", "minimum": 1, "maximum": 100_000, "default": 1_000},
@@ -180,20 +180,20 @@ async def clean(queue: OpenQueue, state: Finished, age: int, limit: int) -> Clea
 # -- rate limit ------------------------------------------------------------------------------------------------
 
 
-@endpoints("GET", "/rate-limit", RateLimitState)
+@endpoints("GET", "/rate-limit")
 async def rate_limit(queue: OpenQueue) -> RateLimitState:
     """Return the queue's rate limit."""
     return {"rateLimit": camel((await queue.limits.get()).rate_limit)}
 
 
-@endpoints("PUT", "/rate-limit", RateLimitState, body=given.NewRateLimit, max=100, duration=1_000)
+@endpoints("PUT", "/rate-limit", body=given.NewRateLimit, max=100, duration=1_000)
 async def set_rate_limit(queue: OpenQueue, body: RateLimitView) -> RateLimitState:
     """Set the queue's rate limit."""
     await queue.limits.set_rate_limit(body["max"], body["duration"])
     return {"rateLimit": body}
 
 
-@endpoints("DELETE", "/rate-limit", RateLimitRemoved)
+@endpoints("DELETE", "/rate-limit")
 async def no_rate_limit(queue: OpenQueue) -> RateLimitRemoved:
     """Remove the queue's rate limit."""
     await queue.limits.remove_rate_limit()
@@ -297,7 +297,7 @@ async def scheduler(queue: OpenQueue, scheduler: str) -> Any:
 
 
 @endpoints(
-    "PUT", "/schedulers/{scheduler}", Upserted, body=given.PutScheduler,
+    "PUT", "/schedulers/{scheduler}",
     schedule={"pattern": "0 3 * * *", "tz": "Europe/Paris"},
     template={"name": "report", "data": {"kind": "daily"}, "opts": {"attempts": 3}},
 )  # fmt: skip
@@ -322,7 +322,7 @@ async def resume_scheduler(queue: OpenQueue, scheduler: str) -> Any:
     return _shown(await queue.schedulers.resume(scheduler), scheduler)
 
 
-@endpoints("DELETE", "/schedulers/{scheduler}", Removed)
+@endpoints("DELETE", "/schedulers/{scheduler}")
 async def remove_scheduler(queue: OpenQueue, scheduler: str) -> Removed:
     """Remove a scheduler; its jobs are kept."""
     if not await queue.schedulers.remove(scheduler):

@@ -322,17 +322,20 @@ class Endpoints(list[Endpoint]):
         self._prefix = prefix
 
     def __call__(
-        self, method: str, path: str, answers: Any, *, query: Mapping[str, Schema] | None = None,
+        self, method: str, path: str, answers: Any = None, *, query: Mapping[str, Schema] | None = None,
         body: Any = None, role: Role | None = None, **example: Any,
     ) -> Callable[[CallT], CallT]:  # fmt: skip
         """Return the decorator of a function; see `Endpoint`.
 
-        ``answers`` may be the type with the status 200. ``role``: by default, GET is of observers, others of operators.
+        ``answers`` may be the type with the status 200, by default that of the function; ``body`` is by default that of
+        its parameter. ``role``: by default, GET is of observers, others of operators.
         """
-        by_status: Mapping[int, Any] = answers if isinstance(answers, Mapping) else {200: answers}  # pyright: ignore[reportUnknownVariableType]
 
         def declare(call: CallT) -> CallT:
-            at, wanted, schema = self._prefix + path, inspect.signature(call).parameters, body and schema_of(body)
+            hints = get_type_hints(call, include_extras=True)
+            found, kind = answers or hints["return"], body or hints.get("body")
+            by_status: Mapping[int, Any] = found if isinstance(found, Mapping) else {200: found}  # pyright: ignore[reportUnknownVariableType]
+            at, wanted, schema = self._prefix + path, inspect.signature(call).parameters, kind and schema_of(kind)
             needed: Role = role or ("observer" if method == "GET" else "operator")
             self.append(Endpoint(method, at, call, wanted, by_status, query or {}, schema, example, needed))
             return call

@@ -227,7 +227,7 @@ class Published(TypedDict):
 
 @endpoints(
     "POST", "/broadcast/{name}", {201: Published, 200: Skipped}, role="producer",
-    body=given.Publish, subject="orders.created", data={"order": 1},
+    subject="orders.created", data={"order": 1},
 )  # fmt: skip
 async def publish(proxy: ProxyState, name: str, body: given.Publish) -> Response:
     """Publish a message to every subscription."""
