@@ -408,6 +408,7 @@ class SignalJob(
     command="job signal",
     says="signal job {id!r}",
     said="sent signal {name!r} to job {id!r} of queue {queue!r}",
+    button=Button("signal", "Send the signal?", "signal sent", typed=("name", "data")),
     instead="its messages cannot be suspended",
 ):
     """Send a signal to a job: it resumes if it is suspended, or as soon as it waits for the signal."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
@@ -16,7 +16,7 @@ from glidemq_py._features.timeline import TimelineEntry
 from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures, shape_of
 from glidemq_py._operate.lists import get_newest_dead_letters
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot
+from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot, StepSummary
 from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
 from glidemq_py.dashboard import broadcast_pages
 from glidemq_py.dashboard.changes import CHANGES
@@ -229,9 +229,11 @@ async def job(visit: Visit) -> dict[str, Any]:
         return {**common, **await broadcast_pages.message(visit, details), "data": data, "options": options}
     flow = await visit.flow(details.job.id, _CHILDREN)
     history = _history(details)
+    steps = [(step, redacted(step.result, visit.options.redact)) for step in details.steps]
     return {
         **common, "job": details.job, "details": details, "history": history,
-        "steps": [(step, redacted(step.result, visit.options.redact)) for step in details.steps],
+        "axis": _axis(details, steps, round(time.time() * 1_000)),
+        "traceback": details.attempts[-1].traceback if details.attempts else details.traceback,
         "is_requeued": any(entry is None and attempt is None for _, entry, attempt in history), "data": data,
         "result": result, "options": options, "is_editable": _is_editable(details, data),
         "has_flow": bool(details.parents) or (flow is not None and bool(flow.children)),
@@ -244,6 +246,45 @@ def _percent(progress: Any) -> float | None:
     """Return a progress of 0 to 100, given as a number or as the item ``percent`` of a mapping; otherwise None."""
     value: Any = cast("dict[str, Any]", progress).get("percent") if isinstance(progress, dict) else progress
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 100 else None
+
+
+class Line(NamedTuple):
+    """A line of the time axis of a job; ``bars``: the state, start and length of each, in percent of the axis."""
+
+    name: str
+    bars: list[tuple[str, float, float]]
+    took: int
+    step: StepSummary | None = None
+    result: Any = None
+
+
+def _axis(details: JobDetails, steps: Iterable[tuple[StepSummary, Any]], now: int) -> tuple[int, int, list[Line]]:
+    """Return start and end of the time axis of a job, epoch ms; and its lines: the job, its failed attempts, steps."""
+    entries, job = [each for each in details.timeline if not each.step], details.job
+    end = job.finished_at or now
+    found: list[tuple[str, list[tuple[str, int, int]], StepSummary | None, Any]] = []
+    if entries:
+        ends = [*(each.at for each in entries[1:]), end]
+        states = [(str(each.state), each.at, until) for each, until in zip(entries, ends, strict=True)]
+        found.append(("job", states, None, None))
+    elif job.started_at and job.state is not JobState.FAILED:
+        found.append(("last run", [(str(job.state), job.started_at, end)], None, None))
+    for attempt in details.attempts:
+        at = attempt.failed_at
+        found.append((f"attempt {attempt.number}", [("failed", attempt.started_at or at, at)], None, None))
+    for step, result in steps:
+        bar = (str(step.state), step.stored_at - step.took, min(step.due_at or step.stored_at, end))
+        found.append((step.name if step.ordinal == 1 else f"{step.name} ({step.ordinal})", [bar], step, result))
+    first = min((start for _, bars, *_ in found for _, start, _ in bars), default=end)
+    scale = 100 / max(end - first, 1)
+    lines = [
+        Line(
+            name, [(state, (start - first) * scale, (until - start) * scale) for state, start, until in bars],
+            step.took if step else bars[-1][2] - bars[0][1], step, result,
+        )
+        for name, bars, step, result in found
+    ]  # fmt: skip
+    return first, end, lines
 
 
 def _history(details: JobDetails) -> list[tuple[int, TimelineEntry | None, FailedAttempt | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as stdlib_json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _SPARK: Final = Markup(
 )
 _PLOT: Final = Markup('<div class="plot" id="{}" role="img" aria-label="{}" data-plot="{}"></div>')
 HIDDEN: Final = "•••"
+_FOREIGN: Final = re.compile(r"(site|dist)-packages|[/\\]lib[/\\]python\d|[/\\]glidemq_py[/\\]|<frozen ")
 _DEPTH: Final = 100
 """Levels of a value that a page shows: clients in other languages may store values deeper than Python's stack."""
 CUT: Final = "…"
@@ -127,6 +129,17 @@ def pretty(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n… {len(text) - _SHOWN:,} more characters"
 
 
+def frames(traceback: str) -> Markup:
+    """Return a traceback in which frames of libraries recede, and the error stands out."""
+    lines = list[Markup]()
+    is_foreign = False
+    for line in traceback.splitlines():
+        is_foreign = _FOREIGN.search(line) is not None if line.startswith("  File ") else is_foreign
+        kind = ("soft" if is_foreign else "frame") if line.startswith("  ") else "bad"
+        lines.append(Markup('<span class="{}">{}</span>').format(kind, line))
+    return Markup("\n").join(lines)
+
+
 def is_complete(value: Any) -> bool:
     """Return True if `pretty` does not cut the value."""
     return len(_indented(value)) <= _SHOWN
@@ -194,8 +207,8 @@ def meaning(reason: str) -> str:
 
 
 FILTERS: Final = {
-    "age": age, "ago": ago, "clock": clock, "duration": duration, "hour": hour, "meaning": meaning, "number": number,
-    "words": words, "pretty": pretty, "short": short, "size": size, "utc": utc,
+    "age": age, "ago": ago, "clock": clock, "duration": duration, "frames": frames, "hour": hour, "meaning": meaning,
+    "number": number, "words": words, "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip
 
 

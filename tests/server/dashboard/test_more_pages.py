@@ -213,3 +213,37 @@ async def test_first_page_of_many_queues_waits_only_for_those_it_lists(
         shown = (await client.get(f"/live?{urlencode({'of': 'all', 'find': queue_name})}")).text
         assert re.findall(r'<a href="queue[^"]*">([^<]+)</a>', shown) == names[:2]
         assert "…</span>" not in shown
+
+
+async def test_job_page_shows_its_error_and_its_time(queue: Queue, url: str, queue_name: str):
+    failed = await queue.add("bad", attempts=2, backoff=1)
+    await run_all(url, queue_name, 1)
+    async with browsing(url) as client:
+        shown = await page(client, "job", q=queue_name, id=failed.id)
+    read, _, later = shown.partition('<table class="dense axis">')
+    assert 'id="traceback"' in read, "it is open"
+    assert re.search(r'<span class="soft">  File &#34;[^<]*runner.py', read), "frames of libraries recede"
+    assert re.search(r'<span class="frame">  File &#34;[^<]*test_pages.py', read)
+    lines = later.partition("</table>")[0]
+    assert re.findall(r"attempt \d", lines) == ["attempt 1", "attempt 2"]
+    places = [float(each) for each in re.findall(r'class="failed" x="([\d.]+)"', lines)]
+    assert places == sorted(places)
+    assert places[-1] <= 100
+
+
+async def test_job_that_waits_gets_a_signal_with_data(queue: Queue, url: str, queue_name: str):
+    async def handler(job: Job) -> object:
+        return (await job.wait_for_signal("weight", timeout=3_600_000)).data
+
+    job = await queue.add("parcel")
+    async with Worker(queue_name, handler, url), browsing(url, allow_changes=True, refresh_interval=250) as client:
+        async with asyncio.timeout(100):
+            while 'value="signal"' not in await page(client, "job", q=queue_name, id=job.id):  # noqa: ASYNC110 - until it waits
+                await asyncio.sleep(0.1)
+        rejected = await posted(client, change="signal", q=queue_name, id=job.id, name="weight", data="{")
+        assert "not valid JSON" in rejected.text
+        sent = await posted(client, change="signal", q=queue_name, id=job.id, name="weight", data='{"kg": 2}')
+        assert sent.status_code == 303
+        assert await job.wait_until_finished(timeout=100_000) == {"kg": 2}
+        shown = await page(client, "job", q=queue_name, id=job.id)
+        assert "signal weight: awaiting" in shown or "signal weight: done" in shown
