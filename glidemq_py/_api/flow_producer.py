@@ -69,7 +69,7 @@ class FlowProducer(AsyncOnly):
 
     Args:
         connection: A URL, `ConnectionOptions`, an existing GLIDE client (never closed by the producer),
-            or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
+            or None. None means ``GLIDEMQ_URL`` if set, otherwise the server of `glidemq dev`, or a private one.
         prefix: First part of every key.
         compression: "gzip" stores job data compressed; "none" (the default) does not.
         serializer: Serializer of the data of all jobs: "json" (the default), "msgpack", or a `Serializer` object.

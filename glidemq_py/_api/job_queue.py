@@ -114,7 +114,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     Args:
         name: Name of the queue.
         connection: A URL, `ConnectionOptions`, an existing GLIDE client (never closed by the queue),
-            or None. None means ``GLIDEMQ_URL`` if set, otherwise a private embedded server.
+            or None. None means ``GLIDEMQ_URL`` if set, otherwise the server of `glidemq dev`, or a private one.
         prefix: First part of every key.
         default_job_options: Options of added jobs; the options of a single job take precedence.
         compression: "gzip" stores job data compressed; "none" (the default) does not.

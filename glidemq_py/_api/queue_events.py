@@ -64,7 +64,8 @@ class QueueEvents(AsyncOnly):
     Args:
         name: Name of the queue.
         connection: A URL, `ConnectionOptions`, an existing GLIDE client, or None. None means ``GLIDEMQ_URL`` if set,
-            otherwise a private embedded server. A client is only the template for a separate connection.
+            otherwise the server of `glidemq dev`, or a private one. A client is only the template for a separate
+            connection.
         prefix: First part of every key.
         last_event_id: Start after this event: the id of an event, or the property of this name; None or "$" starts now.
 

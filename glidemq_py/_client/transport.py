@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NewType, Protocol, TypeVar, cast, 
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._client.failures import Interruptions
+from glidemq_py._client.project import project_url
 from glidemq_py._client.threads import in_thread
 from glidemq_py._core.calls import Call
 from glidemq_py.errors import SECRET, GlideMQValidationError
@@ -156,7 +157,8 @@ else:  # names for `typing.get_type_hints`, which must not import GLIDE either
     GlideClient = NewType("GlideClient", object) | NewType("GlideClusterClient", object)
 
 ServerConnection = str | ConnectionOptions | GlideClient | None
-"""A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else an embedded server."""
+"""A URL, options, an existing GLIDE client (never closed by us), or None: `GLIDEMQ_URL`, else the project's
+server (`glidemq dev`), else a private one."""
 
 Connection = ServerConnection | ConnectionSource
 """A connection given by a user: how to reach a server, or an object that creates its own transports."""
@@ -188,7 +190,7 @@ def check_connection(connection: object, *, blocking: bool = False) -> None:
 
 
 def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
-    """Return the options for the given value, or the client itself. May start the embedded server (blocks ~10 ms)."""
+    """Return the options for the given value, or the client itself. May start a server (blocks for 10 to 300 ms)."""
     if isinstance(connection, ConnectionOptions):
         return connection
     if _is_client_of("glide", connection):
@@ -197,8 +199,25 @@ def resolve(connection: ServerConnection) -> ConnectionOptions | GlideClient:
         return ConnectionOptions.from_url(connection)
     if connection is not None:
         raise _invalid(connection)
-    url = os.environ.get(URL_VARIABLE)
-    return ConnectionOptions.from_url(url) if url else ConnectionOptions.from_url(shared_embedded().url)
+    return ConnectionOptions.from_url(default_url())
+
+
+def known_url(url: str | None = None) -> str | None:
+    """Return a given URL, else `GLIDEMQ_URL`, else that of the project's server, else None.
+
+    Raises:
+        EmbeddedServerError: if the project's server does not start.
+    """
+    return url or os.environ.get(URL_VARIABLE) or project_url()
+
+
+def default_url() -> str:
+    """Return the URL that is used without a connection: a known one, else that of a private server.
+
+    Raises:
+        EmbeddedServerError: if it does not start.
+    """
+    return known_url() or shared_embedded().url
 
 
 def _invalid(connection: object) -> GlideMQValidationError:

@@ -70,7 +70,7 @@ class Worker(BaseWorker, Generic[ContextT]):
             shares the slots by weight and starves none.
         handler: Function that runs each job. ``"module:function"`` or the path of a file runs it in child processes
             (a sandbox).
-        connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (``GLIDEMQ_URL``, else embedded).
+        connection: URL, `ConnectionOptions`, an existing GLIDE client, or None (as for `Queue`).
         concurrency: Maximum number of jobs at the same time.
         prefix: First part of every key.
         lock_duration: Time after the last heartbeat until a job counts as stalled.

@@ -172,7 +172,8 @@ def glidemq_queue_name(request: pytest.FixtureRequest) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker `glidemq_queue`."""
+    """Register the marker `glidemq_queue`; no test, nor a process that it starts, uses the server of `glidemq dev`."""
+    os.environ["GLIDEMQ_NO_PROJECT"] = "1"
     config.addinivalue_line(
         "markers", "glidemq_queue(name, **options): name and options of the fixture glidemq_queue, passed to TestQueue"
     )

@@ -55,7 +55,7 @@ exit. A second one: release the running jobs and exit. A third one: exit immedia
 
 _EPILOG: Final = """\
 Exit codes: 0 = stopped on request (--check: healthy); 1 = failed (--check: not healthy); 2 = invalid command line or
-target. GLIDEMQ_URL is the default connection; without it a private embedded server is started."""
+target. GLIDEMQ_URL is the default connection; without it the server of `glidemq dev`, or a private one, is used."""
 
 _VERBS: Final = """
 

@@ -8,7 +8,6 @@ seldom, because its queue is idle, is pinged.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from glidemq_py._client.runtime import ASYNC_RUNTIME
-from glidemq_py._client.transport import URL_VARIABLE, Connection, Transport, open_transport
+from glidemq_py._client.transport import Connection, Transport, known_url, open_transport
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import administration
 from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys
@@ -82,8 +81,11 @@ def _places(arguments: WorkerArguments) -> list[tuple[Connection, QueueKeys]]:
 
 
 async def _verdict(connection: Connection, keys: QueueKeys) -> tuple[bool, str]:
-    if connection is None and not os.environ.get(URL_VARIABLE):
-        return False, "no server given: use --url or set GLIDEMQ_URL (a private embedded server cannot be checked)"
+    if connection is None and known_url() is None:
+        return (
+            False,
+            "no server given: use --url, GLIDEMQ_URL, or glidemq dev (a private server cannot be checked)",
+        )
     try:
         async with asyncio.timeout(_PATIENCE_S):
             transport = await open_transport(connection, check=False)

@@ -27,9 +27,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from glidemq_py._client.embedded import shared_embedded
 from glidemq_py._client.runtime import wait_for_event
-from glidemq_py._client.transport import URL_VARIABLE
+from glidemq_py._client.transport import URL_VARIABLE, default_url
 from glidemq_py._core.logs import get_logger
 from glidemq_py._worker.command.arguments import WorkerArguments, set_up_logs
 from glidemq_py._worker.shutdown import handle_until_exit
@@ -296,12 +295,12 @@ class _Supervisor:
                 )
 
     async def _serve(self, child: _Child) -> None:
-        """Start the private server that all children share; it ends with this process."""
+        """Start the server that all children share: the project's, or a private one, which ends with this process."""
         async with self._serving:
             if self._server_url is None:
                 try:
                     # Starting it logs a WARNING.
-                    self._server_url = f"{(await asyncio.to_thread(shared_embedded)).url}?allow_no_aof=true"
+                    self._server_url = f"{await asyncio.to_thread(default_url)}?allow_no_aof=true"
                 except EmbeddedServerError as error:
                     self._give_up(str(error), 1)
                     return
