@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from typing import Any
 
 from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.transport import URL_VARIABLE
+from glidemq_py._client.transport import URL_VARIABLE, known_url
 from glidemq_py._core.command_line import ArgumentParser, parse_duration, terminal_arguments
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control
@@ -41,10 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Return its exit code: 0 success, 1 failed, 2 invalid command line."""
     parser = _parser()
     given = parser.parse_args(terminal_arguments(sys.argv[1:] if argv is None else argv))
-    url = given.url or os.environ.get(URL_VARIABLE)
-    if not url and given.command not in _WITHOUT_SERVER:
-        parser.error(f"no server given: use --url or set {URL_VARIABLE}")
     try:
+        needs_server = given.command not in _WITHOUT_SERVER
+        url = known_url(given.url) if needs_server else None
+        if needs_server and url is None:
+            parser.error(f"no server given: use --url, {URL_VARIABLE}, or glidemq dev")
         errors = asyncio.run(_run(given, url))
     except GlideMQValidationError as error:
         parser.reject(str(error))

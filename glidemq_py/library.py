@@ -12,13 +12,12 @@ publish the documented library `glidemq` to clients in other languages (``--vari
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TextIO
 
 from glidemq_py._client.library_source import Library, Variant, assemble
-from glidemq_py._client.transport import URL_VARIABLE
+from glidemq_py._client.transport import URL_VARIABLE, known_url
 from glidemq_py._core.command_line import ArgumentParser
 from glidemq_py._core.logs import escape_control
 from glidemq_py.errors import GlideMQError, GlideMQValidationError, LibraryError
@@ -49,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.command == "dump":
         sys.stdout.write(library.code)
         return 0
-    url = given.url or os.environ.get(URL_VARIABLE)
-    if not url:
-        parser.error(f"no server given: use --url or set {URL_VARIABLE}")
     try:
+        url = known_url(given.url)
+        if url is None:
+            parser.error(f"no server given: use --url, {URL_VARIABLE}, or glidemq dev")
         return asyncio.run(_load(url, library) if given.command == "load" else _check(url, library))
     except GlideMQValidationError as error:
         parser.reject(str(error))  # contains the redacted URL

@@ -1,8 +1,8 @@
 """`glidemq`: one command to look at queues, change them, and run workers.
 
 `glidemq worker`, `proxy`, `library` and `spark` run the same code as ``python -m glidemq_py.worker`` and so on, and
-need no extra. `glidemq demo` needs the extra `embedded`. All other commands are built with typer and rich (extra
-`cli`), which are imported only for them.
+need no extra. `glidemq dev` and `demo` need the extra `embedded`. All other commands are built with typer and rich
+(extra `cli`), which are imported only for them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ PASSED: Final = {
     "proxy": ("glidemq_py.proxy.__main__", "Serve queues over HTTP."),
     "gateway": ("glidemq_py.gateway.__main__", "Serve bunqueue clients."),
     "dashboard": ("glidemq_py.dashboard.__main__", "Show queues in a browser."),
+    "dev": ("glidemq_py.cli.dev", "Run the server, the workers and the dashboard of a project."),
     "demo": ("glidemq_py.cli.demo", "Run a small shop on a private server, to try the other commands on."),
     "library": ("glidemq_py.library", "Print, load or check the function library of the server."),
     "spark": ("glidemq_py.spark.environment", "Print the missing requirements of the Spark data source."),
@@ -31,7 +32,7 @@ PASSED: Final = {
 WORKER_VERBS: Final = frozenset({"inspect", "ls", "ping", "quiet", "resize", "resume"})
 """Commands of `glidemq worker` that do not run a worker."""
 
-_WITH_SERVER: Final = frozenset({"worker", "proxy", "gateway", "dashboard", "library"})
+_WITH_SERVER: Final = frozenset({"worker", "proxy", "gateway", "dashboard", "dev", "library"})
 """Commands of `PASSED` that connect to the server of the settings."""
 _VARIABLES: Final = {"--url": "GLIDEMQ_URL", "--prefix": "GLIDEMQ_PREFIX"}
 
@@ -124,7 +125,7 @@ def _use_settings(name: str, argv: Sequence[str]) -> str:
     from glidemq_py.errors import GlideMQValidationError
 
     try:
-        settings = find_settings()
+        settings = find_settings(project=False)
     except GlideMQValidationError as error:
         return str(error)
     if settings.url is not None:

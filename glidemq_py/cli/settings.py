@@ -1,4 +1,4 @@
-"""Which server, prefix and queues a command uses: options, then environment variables, then ``[tool.glidemq]``."""
+"""Which server, prefix and queues a command uses: options, environment variables, ``[tool.glidemq]``, `glidemq dev`."""
 
 from __future__ import annotations
 
@@ -31,12 +31,19 @@ class Settings:
     queues: tuple[str, ...] = ()
 
 
-def find_settings(url: str | None = None, prefix: str | None = None) -> Settings:
+def find_settings(url: str | None = None, prefix: str | None = None, *, project: bool = True) -> Settings:
     """Return the settings. The search for ``pyproject.toml`` starts in the current folder.
 
+    Args:
+        url: URL of the command line.
+        prefix: Prefix of the command line.
+        project: Without a URL, use the server of `glidemq dev`.
+
     Raises:
+        EmbeddedServerError: The server of `glidemq dev` does not start.
         GlideMQValidationError: A setting of ``[tool.glidemq]`` is invalid, or the file is not TOML.
     """
+    from glidemq_py._client.project import project_url
     from glidemq_py._client.transport import URL_VARIABLE
     from glidemq_py._core.keys import DEFAULT_PREFIX
 
@@ -54,7 +61,7 @@ def find_settings(url: str | None = None, prefix: str | None = None) -> Settings
     if listed is None or not all(isinstance(each, str) for each in listed):
         raise GlideMQValidationError(f"{_SECTION}.queues", cast("object", queues), "must be a list of names")
     return Settings(
-        url or os.environ.get(URL_VARIABLE) or section.get("url"),
+        url or os.environ.get(URL_VARIABLE) or section.get("url") or (project_url() if project else None),
         prefix or os.environ.get(PREFIX_VARIABLE) or section.get("prefix") or DEFAULT_PREFIX,
         tuple(cast("list[str]", queues)),
     )

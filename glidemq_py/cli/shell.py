@@ -198,7 +198,7 @@ def _execute(
         validate_prefix(settings.prefix)
         if server and settings.url is None:
             raise GlideMQValidationError(
-                "--url", None, "no server given; use --url, GLIDEMQ_URL, or url in [tool.glidemq]"
+                "--url", None, "no server given; use --url, GLIDEMQ_URL, url in [tool.glidemq], or glidemq dev"
             )
         return asyncio.run(_run(called, settings, as_json))
     except Stop as stop:

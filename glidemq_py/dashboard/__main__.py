@@ -11,9 +11,11 @@ try:
 except ImportError as error:
     raise ImportError('the dashboard requires uvicorn: pip install "glidemq-py[dashboard]"') from error
 
+from glidemq_py._client.transport import known_url
 from glidemq_py._core.command_line import parse_duration
 from glidemq_py.dashboard import Dashboard
 from glidemq_py.dashboard.options import REDACTED
+from glidemq_py.errors import EmbeddedServerError
 
 TOKENS_VARIABLE = "GLIDEMQ_DASHBOARD_TOKENS"
 
@@ -22,9 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT; return 2 if an option is invalid."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    url = options.url or os.environ.get("GLIDEMQ_URL")
-    if not url:
-        return parser.refuse("no server: give --url, or set GLIDEMQ_URL")
+    try:
+        url = known_url(options.url)
+    except EmbeddedServerError as error:
+        return parser.refuse(str(error))
+    if url is None:
+        return parser.refuse("no server: give --url, set GLIDEMQ_URL, or run glidemq dev")
     tokens = _tokens(os.environ.get(TOKENS_VARIABLE, ""))
     remedy = "" if tokens else f"set {TOKENS_VARIABLE}, such as 'alice=7f31c9aa'"
 

@@ -126,7 +126,7 @@ _DURATION: Final = _Type(parse_duration, (int, str), "TIME", _whole)
 _TEXTS: Final = _Type(_texts, (list,))
 
 SETTINGS: Final = (
-    Setting("url", "URL of the server; default: GLIDEMQ_URL, else a private embedded server"),
+    Setting("url", "URL of the server; default: GLIDEMQ_URL, else that of glidemq dev, or a private one"),
     Setting(
         "data_path",
         "without a URL: directory of the embedded server's data; default: they are deleted at the end",

@@ -43,7 +43,7 @@ def _parser() -> ServerParser:
         "glidemq_py.proxy", f"Serve queues over HTTP. {TOKENS_VARIABLE} holds bearer tokens, separated by spaces.", 8080
     )
     add = parser.add_argument
-    add("--url", help="URL of the server; default: GLIDEMQ_URL, else a private embedded server")
+    add("--url", help="URL of the server; default: GLIDEMQ_URL, else that of glidemq dev, or a private one")
     add("--queue", action="append", metavar="NAME", help="a queue that clients may use; default: all")
     add(
         "--allow-anonymous", action="store_true",

@@ -217,7 +217,8 @@ def test_settings_come_from_pyproject(
 ):
     monkeypatch.delenv("GLIDEMQ_URL")
     none = shell("queue", "ls", "a")
-    assert (none.code, none.err) == (2, "glidemq: no server given; use --url, GLIDEMQ_URL, or url in [tool.glidemq]\n")
+    problem = "no server given; use --url, GLIDEMQ_URL, url in [tool.glidemq], or glidemq dev"
+    assert (none.code, none.err) == (2, f"glidemq: {problem}\n")
     settings = tmp_path / "pyproject.toml"
     settings.write_text(f'[tool.glidemq]\nurl = "{url}"\nprefix = "other"\nqueues = ["{queue_name}"]\n')
     assert shell("job", "add", queue_name, "hello").code == 0
