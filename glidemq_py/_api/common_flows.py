@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack, overload
 
 from glidemq_py._api.flow_producer import FlowProducer
 from glidemq_py._api.flow_reading import JobNode
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Connection
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.keys import validate_queue_name
-from glidemq_py._core.queue_options import Compression, DurableInput, JobInput, JobSpec, Serializer, SerializerName
+from glidemq_py._core.queue_options import (
+    Compression,
+    DurableInput,
+    JobInput,
+    JobSpec,
+    Serializer,
+    SerializerName,
+    TaskCall,
+    is_call,
+)
 from glidemq_py._features.flows.definition import DagNode, FlowJob
+from glidemq_py._job.contents import ResultT
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware
 from glidemq_py.errors import GlideMQValidationError
@@ -32,25 +43,39 @@ GROUP_NAME: Final = "__group__"
 """Name of the parent job of a group."""
 
 
-def _job(queue: str, job: JobInput, where: str) -> FlowJob:
+def _job(queue: str | None, job: JobInput, where: str, children: Sequence[FlowJob] = ()) -> FlowJob:
     spec = JobSpec.parse(job, where)
     try:
-        return FlowJob(spec.name, queue, spec.data, spec.options)
+        if is_call(spec):
+            return FlowJob(spec, children=children)
+        return FlowJob(spec.name, validate_queue_name(queue, "queue"), spec.data, spec.options, children)
     except GlideMQValidationError as error:
         name_within(error, where)
         raise
 
 
-def _jobs(queue: str, jobs: Sequence[JobInput]) -> list[FlowJob]:
-    validate_queue_name(queue, "queue")
+def _jobs(queue: str | None, jobs: Sequence[JobInput]) -> list[FlowJob]:
+    if queue is not None:
+        validate_queue_name(queue, "queue")
     found = [_job(queue, job, f"jobs[{i}]") for i, job in enumerate(jobs)]
     if not found:
         raise GlideMQValidationError("jobs", jobs, "must name at least one job")
     return found
 
 
+def _producer(jobs: Sequence[JobInput], connection: Connection, options: FlowProducerOptions) -> FlowProducer:
+    """Return a flow producer; without a connection, that of the first call of a task."""
+    call: Any = next((each for each in jobs if is_call(each)), None)
+    if call is None or connection is not None:
+        return FlowProducer(connection, **options)
+    queue: Queue[Any, Any] = call.queue
+    own: Any = {name: getattr(queue.options, name) for name in ("prefix", "serializer", "compression")}
+    own.update(options)
+    return FlowProducer(queue._connection, **own)
+
+
 async def chain(
-    queue: str, jobs: Sequence[JobInput], connection: Connection = None, **options: Unpack[FlowProducerOptions]
+    queue: str | None, jobs: Sequence[JobInput], connection: Connection = None, **options: Unpack[FlowProducerOptions]
 ) -> JobNode:
     """Add jobs that run one after the other: the **last** of the list runs first, as in glide-mq for Node.
 
@@ -58,18 +83,18 @@ async def chain(
     `FlowProducer.add`.
 
     Args:
-        queue: Name of the queue.
-        jobs: ``(name, data, options)`` tuples, mappings of these, or `JobSpec` objects.
-        connection: As for `FlowProducer`.
+        queue: Name of the queue; calls of tasks have queues of their own, so None if there is no other job.
+        jobs: ``(name, data, options)`` tuples, mappings of these, `JobSpec` objects, or calls of tasks (`Task.call`).
+        connection: As for `FlowProducer`; None with calls of tasks: that of the worker of the first one.
         **options: As for `FlowProducer`.
 
     Returns:
         The node of the first job of the list, which runs last.
     """
-    last, *others = reversed(_jobs(queue, jobs))
-    for job in others:
-        last = FlowJob(job.name, queue, job.data, job.options, (last,))
-    async with FlowProducer(connection, **options) as producer:
+    *_, last = _jobs(queue, jobs)
+    for i, job in reversed(list(enumerate(jobs[:-1]))):
+        last = _job(queue, job, f"jobs[{i}]", (last,))
+    async with _producer(jobs, connection, options) as producer:
         return await producer.add(last)
 
 
@@ -82,32 +107,39 @@ async def group(
     `FlowProducer.add`.
 
     Args:
-        queue: Name of the queue.
-        jobs: ``(name, data, options)`` tuples, mappings of these, or `JobSpec` objects.
-        connection: As for `FlowProducer`.
+        queue: Name of the queue; calls of tasks have queues of their own, so None if there is no other job.
+        jobs: ``(name, data, options)`` tuples, mappings of these, `JobSpec` objects, or calls of tasks (`Task.call`).
+        connection: As for `FlowProducer`; None with calls of tasks: that of the worker of the first one.
         **options: As for `FlowProducer`.
 
     Returns:
         The node of the parent job.
     """
     parent = FlowJob(GROUP_NAME, queue, {}, None, _jobs(queue, jobs))
-    async with FlowProducer(connection, **options) as producer:
+    async with _producer(jobs, connection, options) as producer:
         return await producer.add(parent)
 
 
+@overload
 async def chord(
-    queue: str,
-    jobs: Sequence[JobInput],
-    callback: JobInput,
-    connection: Connection = None,
+    queue: str | None, jobs: Sequence[JobInput], callback: TaskCall[ResultT], connection: Connection = None,
     **options: Unpack[FlowProducerOptions],
-) -> JobNode:
+) -> JobNode[ResultT]: ...  # fmt: skip
+@overload
+async def chord(
+    queue: str | None, jobs: Sequence[JobInput], callback: JobInput, connection: Connection = None,
+    **options: Unpack[FlowProducerOptions],
+) -> JobNode: ...  # fmt: skip
+async def chord(
+    queue: str | None, jobs: Sequence[JobInput], callback: JobInput, connection: Connection = None,
+    **options: Unpack[FlowProducerOptions],
+) -> JobNode:  # fmt: skip
     """Add jobs that run in parallel, and a callback job that runs after all of them.
 
     The callback gets their results with `Job.get_children_values`. Raises the errors of `FlowProducer.add`.
 
     Args:
-        queue: Name of the queue.
+        queue: Name of the queue; calls of tasks have queues of their own, so None if there is no other job.
         jobs: ``(name, data, options)`` tuples, mappings of these, or `JobSpec` objects.
         callback: The callback job, in the same form.
         connection: As for `FlowProducer`.
@@ -116,10 +148,8 @@ async def chord(
     Returns:
         The node of the callback job.
     """
-    children = _jobs(queue, jobs)
-    last = _job(queue, callback, "callback")
-    parent = FlowJob(last.name, queue, last.data, last.options, children)
-    async with FlowProducer(connection, **options) as producer:
+    parent = _job(queue, callback, "callback", _jobs(queue, jobs))
+    async with _producer([callback, *jobs], connection, options) as producer:
         return await producer.add(parent)
 
 

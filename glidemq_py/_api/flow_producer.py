@@ -27,6 +27,7 @@ from glidemq_py._core.queue_options import (
     QueueOptions,
     Serializer,
     SerializerName,
+    TaskCall,
     parse_durable,
 )
 from glidemq_py._core.record import JobState
@@ -38,6 +39,7 @@ from glidemq_py._features.flows.adding import add_planned
 from glidemq_py._features.flows.definition import DagNode, FlowJob, validate_dag
 from glidemq_py._features.flows.plan import Planned, plan_dag, plan_tree
 from glidemq_py._features.flows.references import FlowPlaces, References
+from glidemq_py._job.contents import ResultT
 from glidemq_py._job.job import Job
 from glidemq_py._job.middleware import Middleware, add_within
 from glidemq_py._job.waiting import LoopWaiter
@@ -166,15 +168,15 @@ class FlowProducer(AsyncOnly):
 
     async def add(
         self,
-        flow: FlowJob | Mapping[str, Any],
+        flow: FlowJob[ResultT] | TaskCall[ResultT] | Mapping[str, Any],
         *,
         budget: Budget | Mapping[str, Any] | None = None,
         durable: DurableInput = None,
-    ) -> JobNode:
+    ) -> JobNode[ResultT]:
         """Add a tree of jobs. Each job runs after its children have ended.
 
         Args:
-            flow: The root: a `FlowJob`, or a mapping of its fields.
+            flow: The root: a `FlowJob`, a mapping of its fields, or a call of a task (`Task.call`).
             budget: Limit for the usage of all jobs of the flow together; see `Budget`. It is stored before the first
                 job can run.
             durable: As for `FlowProducer`; None means the producer's option.
@@ -198,15 +200,15 @@ class FlowProducer(AsyncOnly):
 
     async def add_bulk(
         self,
-        flows: Iterable[FlowJob | Mapping[str, Any]],
+        flows: Iterable[FlowJob[ResultT] | TaskCall[ResultT] | Mapping[str, Any]],
         *,
         budget: Budget | Mapping[str, Any] | None = None,
         durable: DurableInput = None,
-    ) -> list[JobNode]:
+    ) -> list[JobNode[ResultT]]:
         """Add several trees, one after the other. All are validated before the first is sent.
 
         Args:
-            flows: The roots: `FlowJob` objects or mappings of their fields.
+            flows: The roots: `FlowJob` objects, mappings of their fields, or calls of tasks.
             budget: Limit for each tree; every tree has a budget of its own.
             durable: As for `FlowProducer`; None means the producer's option.
 
@@ -227,7 +229,7 @@ class FlowProducer(AsyncOnly):
         ]  # fmt: skip
         if any(isinstance(each, GlideMQError) for each in results):
             raise BulkAddError(results)
-        return cast("list[JobNode]", results)
+        return cast("list[JobNode[ResultT]]", results)
 
     async def add_dag(
         self,
@@ -246,7 +248,7 @@ class FlowProducer(AsyncOnly):
             durable: As for `FlowProducer`; None means the producer's option.
 
         Returns:
-            The jobs by name.
+            The jobs by the names of their nodes.
 
         Raises:
             GlideMQValidationError: If the graph has a cycle. Nothing was sent.
@@ -254,8 +256,9 @@ class FlowProducer(AsyncOnly):
         checked = validate_dag(nodes)
         if not checked:
             raise GlideMQValidationError("nodes", checked, "must name at least one job")
-        added = await self._add_one(plan_dag(checked, self._link), budget, durable, "add_dag")
-        return {node.job.name: node.job for node in added}
+        plan = plan_dag(checked, self._link)
+        added = await self._add_one(plan, budget, durable, "add_dag")
+        return {planned.key: node.job for planned, node in zip(plan, added, strict=True)}
 
     async def _add_one(
         self, plan: list[Planned], budget: Budget | Mapping[str, Any] | None, durable: DurableInput, operation: str
@@ -378,6 +381,7 @@ def _nodes(plan: list[Planned], now: int) -> list[JobNode]:
     nodes: list[JobNode] = []
     for planned in plan:
         job = added_job(planned.link, planned.name, planned.data, planned.options, now, planned.id)
+        job._read_result = planned.read_result
         state = JobState.WAITING_CHILDREN if planned.inner else None
         node = JobNode(job, state=state)
         nodes.append(node)

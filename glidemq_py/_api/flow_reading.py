@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.option_values import JobRef
@@ -14,6 +14,7 @@ from glidemq_py._core.record import JobRecord, JobState
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.children import ref_of_member
 from glidemq_py._features.flows.references import name_partition, references_of
+from glidemq_py._job.contents import ResultT
 from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
 
@@ -65,18 +66,18 @@ def _line(node: JobNode) -> str:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class JobNode:
-    """A job of a flow.
+class JobNode(Generic[ResultT]):
+    """A job of a flow. In ``JobNode[ResultT]``, the parameter is the type of the job's result.
 
     Attributes:
-        job: the job.
+        job: the job; ``await node.job.wait_until_finished()`` returns its result.
         children: the jobs it waits for. A node of a graph with several parents is a single object.
         state: its state when it was read or added; None if the job was deleted or the state is unknown.
         is_cut: it has more children than were read (see ``depth`` and ``max_jobs`` of `FlowProducer.get_flow`).
     """
 
-    job: Job[Any, Any]
-    children: list[JobNode] = field(default_factory=list["JobNode"])
+    job: Job[Any, ResultT]
+    children: list[JobNode[Any]] = field(default_factory=list["JobNode[Any]"])
     state: JobState | None = None
     is_cut: bool = False
 
@@ -89,10 +90,10 @@ class JobNode:
 
         return flow_html(self)
 
-    def walk(self) -> Iterator[JobNode]:
+    def walk(self) -> Iterator[JobNode[Any]]:
         """Yield every node once, breadth first, starting with this one."""
         seen: set[int] = set()
-        waiting = [self]
+        waiting: list[JobNode[Any]] = [self]
         for node in waiting:
             if id(node) not in seen:
                 seen.add(id(node))

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
 
+from typing_extensions import TypeIs
+
 from glidemq_py._core.checks import (
     CheckedOptions,
     Converted,
@@ -338,6 +340,24 @@ class JobSpec(OptionValue):
         super()._reject(name, value)
 
 
+class AnyTask(Protocol[T_co]):
+    """A `Task` or `BlockingTask`; ``T_co`` is the type of its result."""
+
+    @property
+    def name(self) -> str:
+        """Name of its jobs."""
+        ...
+
+    @property
+    def queue_name(self) -> str:
+        """Name of its queue."""
+        ...
+
+    def read_result(self, value: Any) -> T_co:
+        """Return the result that is stored as this plain value."""
+        ...
+
+
 class TaskCall(JobSpec, Generic[T_co]):
     """A task with arguments, a job that is not added yet; made by `Task.call`."""
 
@@ -351,6 +371,11 @@ class TaskCall(JobSpec, Generic[T_co]):
     def read_result(self, value: Any) -> T_co:
         """Return the result of the task that is stored as this plain value."""
         return cast("T_co", self.task.read_result(value))
+
+
+def is_call(value: object) -> TypeIs[TaskCall[Any]]:
+    """Return True for a call of a task."""
+    return isinstance(value, TaskCall)
 
 
 Entry = tuple[str, Any, JobOptions]

@@ -10,6 +10,7 @@ from glidemq_py._core.calls import administration
 from glidemq_py._core.misuse import former_names
 from glidemq_py._core.option_values import JobRef, ParentInput
 from glidemq_py._core.payload import PackedValue, encode_data
+from glidemq_py._core.queue_options import AnyTask
 from glidemq_py._core.record import JobRecord, JobState, check_states
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._features import delays, dependencies, job_batches, priorities
@@ -23,6 +24,7 @@ from glidemq_py._job import ends, iteration, steps
 from glidemq_py._job.attempt import Attempt
 from glidemq_py._job.contents import ContextT, DataT, JobContents, ResultT
 from glidemq_py._job.ends import SAME
+from glidemq_py._job.steps import T
 from glidemq_py._job.stored import StoredJob
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitingChildrenError, WaitTimeoutError
 
@@ -207,6 +209,17 @@ class JobCore(StoredJob[DataT, ResultT, ContextT]):
             SerializationError: a result cannot be deserialized.
         """
         return await children.children_values(self._link, self._stored_id)
+
+    async def get_children_results(self, task: AnyTask[T]) -> list[T]:
+        """Return the results of the completed children that are jobs of a task, in the order of their ids.
+
+        They are converted to the type of the task's result, and read as those of `get_children_values`.
+
+        Raises:
+            JobNotFoundError: a child in the queue of the task was deleted, so its task is unknown.
+            SerializationError: a result does not match the return annotation.
+        """
+        return await children.children_results(self._link, self._stored_id, task)
 
     async def get_children_failures(self) -> dict[str, str]:
         """Return the failure reasons of children that failed (expired, were removed, ...) without failing the parent.

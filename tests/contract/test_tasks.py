@@ -15,13 +15,19 @@ import pytest
 
 from glidemq_py import (
     ClosedError,
+    DagNode,
+    FlowJob,
+    FlowProducer,
     GlideMQError,
     GlideMQValidationError,
     Job,
     JobFailedError,
+    JobOptions,
     SerializationError,
     WaitTimeoutError,
     Worker,
+    chain,
+    chord,
     current_job,
 )
 from tests.contract.api import Queue
@@ -146,6 +152,109 @@ async def test_a_call_belongs_to_its_task(worker: Worker) -> None:
         await one.add_bulk([worker.task("two")(one).call()])
     with pytest.raises(AttributeError, match=r"no attribute 'spec'; use task\.call"):
         _ = one.spec  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+
+
+class Counted:
+    """A worker with tasks of which flows are made."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+        @worker.task(attempts=2)
+        async def count(text: str) -> int:
+            return len(text.split())
+
+        @worker.task
+        async def day(number: int) -> datetime:
+            return MADE.replace(day=number)
+
+        @worker.task(attempts=3)
+        async def report(job: Job, /, to: str) -> Receipt:
+            days = await job.get_children_results(day)
+            assert all(type(each) is datetime for each in days)
+            return Receipt(number=sum(await job.get_children_results(count)), to=f"{to} {[each.day for each in days]}")
+
+        self.count, self.day, self.report = count, day, report
+
+
+async def test_flow_of_calls(worker: Worker, url: Any, raw: Raw) -> None:
+    tasks = Counted(worker)
+    tree = FlowJob(
+        tasks.report.call("ada"),
+        children=[
+            tasks.count.call("to be"),
+            FlowJob(tasks.day.options(priority=3).call(7)),
+            tasks.count.call(text="or"),
+        ],
+    )
+    async with worker, FlowProducer(url) as flows:
+        node = await flows.add(tree)
+        assert await node.job.wait_until_finished() == Receipt(number=3, to="ada [7]")
+        assert await node.children[1].job.wait_until_finished() == MADE.replace(day=7)
+        lone = (await flows.add_bulk([tasks.count.call("a b c")]))[0]
+        assert await lone.job.wait_until_finished() == 3
+    stored = [json.loads(raw.job(each.job.id)["opts"]) for each in (node, *node.children)]
+    assert stored == [{"attempts": 3}, {"attempts": 2}, {"priority": 3}, {"attempts": 2}]
+
+
+async def test_graph_of_calls(worker: Worker, url: Any) -> None:
+    tasks = Counted(worker)
+    first, second = DagNode(tasks.count.call("a b"), node="first"), DagNode(tasks.count.call("c"), node="second")
+    last = DagNode(tasks.report.call("ada"), deps=[first, "second"])
+    async with worker, FlowProducer(url) as flows:
+        jobs = await flows.add_dag([last, second, first])
+        assert set(jobs) == {"first", "second", "report"}
+        assert await jobs["report"].wait_until_finished() == Receipt(number=3, to="ada []")
+        assert await jobs["first"].wait_until_finished() == 2
+        with pytest.raises(
+            GlideMQValidationError, match="'count': is the name of two nodes; give one another by node="
+        ):
+            await flows.add_dag([DagNode(tasks.count.call("a")), DagNode(tasks.count.call("b"))])
+
+
+async def test_shapes_of_calls_use_the_connection_of_the_tasks(worker: Worker) -> None:
+    tasks = Counted(worker)
+    async with worker:
+        node = await chord(None, [tasks.count.call("a b"), tasks.day.call(3)], tasks.report.call("ada"))
+        found = await worker.queue.get_job(node.job.id)
+        assert found is not None
+        assert await found.wait_until_finished() == {"number": 2, "to": "ada [3]"}
+        node = await chain(None, [tasks.report.call("bob"), tasks.count.call("a")])
+        found = await worker.queue.get_job(node.job.id)
+        assert found is not None
+        assert await found.wait_until_finished() == {"number": 1, "to": "bob []"}
+        with pytest.raises(GlideMQValidationError, match=r"jobs\[1\].queue"):
+            await chain(None, [tasks.count.call("a"), ("b",)])
+
+
+async def test_calls_that_a_flow_rejects(worker: Worker, url: Any) -> None:
+    tasks = Counted(worker)
+    call = tasks.count.call("a")
+    with pytest.raises(TypeError, match="takes name, queue, data and options from the call"):
+        FlowJob(call, "other")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    with pytest.raises(GlideMQValidationError, match="deduplication"):
+        FlowJob(tasks.count.options(deduplication={"id": "x"}).call("a"))
+    async with FlowProducer(url, prefix="other") as flows:
+        with pytest.raises(GlideMQValidationError, match=r"flow\.children\[0\].*another prefix or serializer"):
+            await flows.add(FlowJob("a", "b", children=[call]))
+
+
+async def test_results_of_deleted_children_have_no_task(worker: Worker, url: Any) -> None:
+    tasks = Counted(worker)
+    async with worker, FlowProducer(url) as flows:
+        child = tasks.count.options(remove_on_complete=True).call("a")
+        node = await flows.add(FlowJob(tasks.report.options(attempts=1).call("ada"), children=[child]))
+        with pytest.raises(JobFailedError, match="was deleted, so its task is unknown: keep it until its parent ran"):
+            await node.job.wait_until_finished()
+
+
+async def test_schedule_of_a_call(worker: Worker, url: Any, queue_name: str) -> None:
+    tasks = Counted(worker)
+    made = await worker.queue.schedulers.upsert("often", every=60_000, template=tasks.count.call("a b"))
+    assert (made.job_name, made.data, made.options) == ("count", {"text": "a b"}, JobOptions(attempts=2))
+    async with Queue(f"{queue_name}-other", url) as other:
+        with pytest.raises(GlideMQValidationError, match=f"adds to queue '{queue_name}': use the schedulers of that"):
+            await other.schedulers.upsert("often", every=60_000, template=tasks.count.call("a b"))
 
 
 async def test_a_handler_takes_the_other_names(worker_for: WorkerFor, url: Any, queue_name: str) -> None:

@@ -187,7 +187,7 @@ async def queue(place: Place, use: Use, **options: Any):
 
 async def job(place: Place, use: Use, **options: Any):
     """Prepare a job that the user has loaded without reading it."""
-    await use(job=await place.job(**options))
+    await use(job=await place.job(**options), task=Worker(place.name).task(succeed))
 
 
 async def handler(place: Place, use: Use, **options: Any):

@@ -4,8 +4,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, assert_type
 
-from glidemq_py import BlockingJob, Job, JobSpec, Task, Worker
-from glidemq_py.records import TaskCall
+from glidemq_py import BlockingJob, DagNode, FlowJob, FlowProducer, Job, JobSpec, Task, Worker, chord
+from glidemq_py.records import JobNode, TaskCall
 
 
 @dataclass
@@ -87,6 +87,26 @@ def adding_from_blocking_code() -> None:
     welcome.blocking.add(1)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     welcome.blocking.options(dealy=1)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
     welcome.add_bulk([shrink.call(Image("x"))])  # type: ignore[list-item, unused-coroutine] # pyright: ignore[reportArgumentType, reportUnusedCoroutine]
+
+
+async def flows(job: Job, producer: FlowProducer) -> None:
+    tree = FlowJob(welcome.call("a"), children=[shrink.call(Image("x")), FlowJob(inspect_it.call(Image("x")))])
+    assert_type(tree, FlowJob[Receipt])
+    node = await producer.add(tree)
+    assert_type(node, JobNode[Receipt])
+    assert_type(await node.job.wait_until_finished(), Receipt)
+    assert_type(node.job.blocking.wait_until_finished(), Receipt)
+    assert_type(await producer.add(welcome.call("a")), JobNode[Receipt])
+    assert_type(await producer.add(FlowJob("a", "q", 1)), JobNode[Any])
+    assert_type(await producer.add({"name": "a", "queue": "q"}), JobNode[Any])
+    assert_type(await chord(None, [shrink.call(Image("x"))], welcome.call("a")), JobNode[Receipt])
+    first = DagNode(welcome.call("a"))
+    await producer.add_dag([first, DagNode(shrink.call(Image("x")), deps=[first, "welcome"], node="small")])
+    assert_type(await job.get_children_results(welcome), list[Receipt])
+    assert_type(job.blocking.get_children_results(shrink), list[Image])
+    assert_type(job.blocking.get_children_results(shrink.blocking), list[Image])
+    FlowJob(welcome.call("a"), "queue")  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
+    DagNode(welcome.call("a"), data=5)  # type: ignore[call-overload] # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 async def calling(job: Job) -> None:

@@ -12,10 +12,11 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import QueueKeys, split_member
 from glidemq_py._core.option_values import JobRef
 from glidemq_py._core.payload import decode_result
+from glidemq_py._core.queue_options import AnyTask
 from glidemq_py._features.flows import calls as flows
 from glidemq_py._features.flows.references import references_of
 from glidemq_py._partitions.link import QueueLink
-from glidemq_py.errors import ChildFailedError, SerializationError
+from glidemq_py.errors import ChildFailedError, JobNotFoundError, SerializationError
 
 T = TypeVar("T")
 
@@ -58,8 +59,38 @@ async def children_failures(link: QueueLink[JobTransport], job_id: str) -> dict[
     return {member: text[1:] for member, text in (await ended_children(link, job_id)).items() if text[:1] == "f"}
 
 
+async def children_results(link: QueueLink[JobTransport], job_id: str, task: AnyTask[T]) -> list[T]:
+    """Return the results of the completed children that are jobs of a task; see `Job.get_children_results`."""
+    by_base: dict[str, dict[str, str]] = {}
+    references = references_of(link)
+    for member, text in (await _ended(link, job_id)).items():
+        base, child = split_member(member)
+        if text[:1] == "v":
+            by_base.setdefault(base, {})[child] = text[1:]
+    found: dict[str, str] = {}
+    for base, texts in by_base.items():
+        queue = base[base.index(":{") + 2 : -1]
+        partition = await references.partition(queue)
+        if task.queue_name != (queue if partition is None else partition.queue_name):
+            continue
+        for ids in pieces(list(texts), _SMALL_PAGE):
+            rows = await link.transport.call(flows.flow_nodes(f"{base}:meta", ids, ("name",)))
+            for child, row in zip(ids, rows, strict=True):
+                if isinstance(row, bool):
+                    place = f"child {child!r} of queue {task.queue_name!r}"
+                    raise JobNotFoundError(f"{place} was deleted, so its task is unknown: keep it until its parent ran")
+                if row[1] == [task.name]:
+                    found[child if partition is None else partition.id_of(child)] = texts[child]
+    ordered = sorted(found, key=lambda child: (len(child), child))
+    return [task.read_result(decode_result(found[child], link.serializer)) for child in ordered]
+
+
 async def ended_children(link: QueueLink[JobTransport], job_id: str) -> dict[str, str]:
     """Return ``v`` and the result, or ``f`` and the failure reason, of the children that have ended, by full name."""
+    return await _shown_members(link, await _ended(link, job_id))
+
+
+async def _ended(link: QueueLink[JobTransport], job_id: str) -> dict[str, str]:
     ended: dict[str, str] = {}
     unknown: list[str] = []
     async for member, outcome in children_of(link, job_id):
@@ -69,7 +100,7 @@ async def ended_children(link: QueueLink[JobTransport], job_id: str) -> dict[str
             ended[member] = outcome
     for member, text in await _results_of(link, unknown):
         ended[member] = f"v{text}"
-    return await _shown_members(link, ended)
+    return ended
 
 
 async def open_children(link: QueueLink[JobTransport], job_id: str) -> list[JobRef]:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, cast, overload
+
+from typing_extensions import TypeVar
 
 from glidemq_py._core.checks import Converted, OptionValue, check_iterable, name_within, option
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, check_effect, unsupported_in
 from glidemq_py._core.keys import validate_job_name, validate_queue_name
 from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
+from glidemq_py._core.queue_options import TaskCall, is_call, unchecked
 from glidemq_py.errors import GlideMQValidationError
+
+ResultT = TypeVar("ResultT", default=Any)
+T = TypeVar("T")
 
 
 def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOptions:
@@ -26,16 +32,12 @@ def check_flow_options(options: JobOptions | Mapping[str, Any] | None) -> JobOpt
     return parsed
 
 
-def _name(_: str, value: str) -> str:
-    return validate_job_name(value)
+def _name(option: str, value: str) -> str:
+    return validate_job_name(value, option)
 
 
 def _queue(option: str, value: str) -> str:
     return validate_queue_name(value, option)
-
-
-def _data(_: str, value: Any) -> Any:
-    return value
 
 
 def _options(_: str, value: Mapping[str, Any]) -> JobOptions:
@@ -47,10 +49,25 @@ class FlowMember(OptionValue):
 
     name: str = option(_name)
     queue: str = option(_queue)
-    data: Any = option(_data, default=None)
+    data: Any = option(unchecked, default=None)
     options: Converted[JobOptions, JobOptions | Mapping[str, Any] | None] = option(
         _options, default=NO_OPTIONS, optional=True
     )
+    call: TaskCall[Any] | None = option(unchecked, default=None, kw_only=True)
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        if args and is_call(args[0]):
+            call, *others = args
+            fields = {"name": call.name, "queue": call.task.queue_name, "data": call.data, "options": call.options}
+            if others or given.keys() & fields:
+                raise TypeError(f"{type(self).__name__}() takes name, queue, data and options from the call of a task")
+            args, given = (), {**given, **fields, "call": call}
+        super().__init__(*args, **given)
+
+    @property
+    def key(self) -> str:
+        """Name of the node."""
+        return self.name
 
     def _reject(self, name: str, value: object) -> None:
         if name not in unsupported_in("flow"):
@@ -98,40 +115,70 @@ def _sequence(option: str, children: object) -> Sequence[object]:
     return cast("Sequence[object]", children)
 
 
-def _children(option: str, value: object) -> tuple[FlowJob, ...]:
+def _children(option: str, value: object) -> tuple[FlowJob[Any], ...]:
     return tuple(FlowJob.parse(child, f"children[{i}]") for i, child in enumerate(_sequence(option, value)))
 
 
-class FlowJob(FlowMember):
+class FlowJob(FlowMember, Generic[ResultT]):
     """A job of a tree: it runs when its children have finished.
 
+    ``FlowJob(report.call(5), children=[count.call("a"), count.call("b")])`` has name, queue, data and options of a call
+    of a task (`Task.call`), whose children may be calls as well.
+
     Args:
-        name: the job's name.
+        name: the job's name, or a call of a task, without the next three arguments.
         queue: name of its queue.
         data: anything the serializer takes.
         options: `JobOptions` or a mapping of keyword options; no `parent`, `deduplication` or `depends_on`.
-        children: `FlowJob` objects, or mappings of their fields.
+        children: `FlowJob` objects, mappings of their fields, or calls of tasks.
 
     Raises:
         GlideMQValidationError: an option is invalid.
+        TypeError: beside a call, one of its fields is given.
     """
 
-    children: Converted[tuple[FlowJob, ...], Sequence[FlowJob | Mapping[str, Any]]] = option(_children, default=())
+    children: Converted[tuple[FlowJob[Any], ...], Sequence[FlowJob[Any] | TaskCall[Any] | Mapping[str, Any]]] = option(
+        _children, default=()
+    )
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self: FlowJob[T],
+            call: TaskCall[T],
+            /,
+            *,
+            children: Sequence[FlowJob[Any] | TaskCall[Any] | Mapping[str, Any]] = (),
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: FlowJob[Any],
+            name: str,
+            queue: str,
+            data: Any = None,
+            options: JobOptions | Mapping[str, Any] | None = None,
+            children: Sequence[FlowJob[Any] | TaskCall[Any] | Mapping[str, Any]] = (),
+        ) -> None: ...
+        def __init__(self, *args: Any, **given: Any) -> None: ...
 
     def __repr__(self) -> str:
         return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
 
     @classmethod
-    def parse(cls, value: object, option: str = "flow") -> FlowJob:
-        """Return a `FlowJob` built from a `FlowJob` or from a mapping of its fields, nested to any depth."""
+    def parse(cls, value: object, option: str = "flow") -> FlowJob[Any]:
+        """Return a `FlowJob` built from one, a call of a task, or a mapping of its fields, nested to any depth."""
+        given: Any = value
         if isinstance(value, FlowJob):
-            return value
+            return cast("FlowJob[Any]", given)
+        if is_call(value):
+            return cls(value)
         frames = [_Frame(value, option)]
         while True:
             frame = frames[-1]
             for i, child in frame.rest:
-                if isinstance(child, FlowJob):
-                    frame.children.append(child)
+                if isinstance(child, FlowJob) or is_call(child):
+                    frame.children.append(cls.parse(cast("Any", child)))
                     continue
                 if len(frames) > MAX_DEPTH:
                     raise too_deep(frame.fields["name"])
@@ -165,7 +212,7 @@ class _Frame:
         self.option = option
         self.fields = {key: part for key, part in given.items() if key != "children"}
         self.rest: Iterator[tuple[int, object]] = enumerate(children)
-        self.children: list[FlowJob] = []
+        self.children: list[FlowJob[Any]] = []
 
 
 def _place(frames: Sequence[_Frame]) -> str:
@@ -174,30 +221,57 @@ def _place(frames: Sequence[_Frame]) -> str:
 
 MAX_DEPENDENTS: Final = 1_000
 """Maximum number of jobs that may wait for one job: the call that finishes it updates all of them."""
-_NODE_KEYS: Final = ("name", "queue", "data", "options", "deps")
+_NODE_KEYS: Final = ("name", "queue", "data", "options", "deps", "node")
 
 
 def _dependencies(option: str, value: object) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise GlideMQValidationError(option, value, "must be a sequence of names")
-    return tuple(dict.fromkeys(cast("Sequence[str]", value)))
+    given = cast("Sequence[str | DagNode]", value)
+    return tuple(dict.fromkeys(each.key if isinstance(each, DagNode) else each for each in given))
 
 
 class DagNode(FlowMember):
     """A job of a graph: it runs when its dependencies have finished.
 
     Args:
-        name: name of the job and of the node; unique in the graph.
+        name: name of the job, or a call of a task (`Task.call`), without the next three arguments.
         queue: name of its queue.
         data: anything the serializer takes.
         options: `JobOptions` or a mapping of keyword options; no `parent`, `deduplication` or `depends_on`.
-        deps: names of the nodes that must finish first.
+        deps: the nodes that must finish first, or their names.
+        node: name of the node, unique in the graph; by default that of the job.
 
     Raises:
         GlideMQValidationError: an option is invalid.
+        TypeError: beside a call, one of its fields is given.
     """
 
-    deps: Converted[tuple[str, ...], Sequence[str]] = option(_dependencies, default=())
+    deps: Converted[tuple[str, ...], Sequence[str | DagNode]] = option(_dependencies, default=())
+    node: str | None = option(_name, default=None)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __init__(
+            self, call: TaskCall[Any], /, *, deps: Sequence[str | DagNode] = (), node: str | None = None
+        ) -> None: ...
+        @overload
+        def __init__(
+            self,
+            name: str,
+            queue: str,
+            data: Any = None,
+            options: JobOptions | Mapping[str, Any] | None = None,
+            deps: Sequence[str | DagNode] = (),
+            node: str | None = None,
+        ) -> None: ...
+        def __init__(self, *args: Any, **given: Any) -> None: ...
+
+    @property
+    def key(self) -> str:
+        """Name of the node."""
+        return self.node or self.name
 
     @classmethod
     def parse(cls, value: object, option: str = "nodes") -> DagNode:
@@ -235,27 +309,27 @@ def topo_sort(nodes: Iterable[DagNode | Mapping[str, Any]]) -> list[DagNode]:
     parsed = _parsed(nodes)
     by_name: dict[str, DagNode] = {}
     for node in parsed:
-        if by_name.setdefault(node.name, node) is not node:
-            raise GlideMQValidationError("nodes", node.name, "is the name of two nodes")
+        if by_name.setdefault(node.key, node) is not node:
+            raise GlideMQValidationError("nodes", node.key, "is the name of two nodes; give one another by node=")
     dependents: dict[str, list[DagNode]] = {name: [] for name in by_name}
     for i, node in enumerate(parsed):
         for dep in node.deps:
             if dep not in by_name:
-                problem = f"unknown node; node {node.name!r} depends on it"
+                problem = f"unknown node; node {node.key!r} depends on it"
                 raise GlideMQValidationError(f"nodes[{i}].deps", dep, problem)
             dependents[dep].append(node)
     for name, waiting in dependents.items():
         if len(waiting) > MAX_DEPENDENTS:
             raise GlideMQValidationError("deps", name, f"more than {MAX_DEPENDENTS} nodes depend on it")
-    left = {node.name: len(node.deps) for node in parsed}
+    left = {node.key: len(node.deps) for node in parsed}
     ready = deque(node for node in parsed if not node.deps)
     ordered: list[DagNode] = []
     while ready:
         node = ready.popleft()
         ordered.append(node)
-        for dependent in dependents[node.name]:
-            left[dependent.name] -= 1
-            if not left[dependent.name]:
+        for dependent in dependents[node.key]:
+            left[dependent.key] -= 1
+            if not left[dependent.key]:
                 ready.append(dependent)
     if len(ordered) < len(parsed):
         cycle = tuple(_cycle(by_name, {name for name, count in left.items() if count}))

@@ -15,6 +15,8 @@ from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import DATA, FLOW_JOB, Row, encode_row
 from glidemq_py._core.checks import name_within
 from glidemq_py._core.job_options import JobOptions
+from glidemq_py._core.payload import serializer_of
+from glidemq_py._core.queue_options import TaskCall
 from glidemq_py._features.budgets import Budget
 from glidemq_py._features.flows.calls import flow_request
 from glidemq_py._features.flows.definition import MAX_DEPTH, DagNode, FlowJob, FlowMember, too_deep, topo_sort
@@ -43,6 +45,8 @@ class Planned:
         inner: it waits for other jobs.
         multi: it is stored as a job that may have several parents.
         id: the custom or reserved id; "" until one is reserved.
+        key: name of the node.
+        read_result: converts the result of a call of a task; None for another job.
         layout: number of the layout by which the queue was chosen; 0 = it has no partitions, False = not checked.
     """
 
@@ -55,6 +59,8 @@ class Planned:
     inner: bool
     multi: bool
     id: str
+    key: str
+    read_result: Callable[[Any], Any] | None
     layout: int = 0
 
     @property
@@ -95,21 +101,31 @@ def _row(link: QueueLink, name: str, data: Any, options: JobOptions) -> Row:
     return [*row, *[False] * (_WIDTH - len(row))]
 
 
+def _check_call(link: QueueLink, call: TaskCall[Any]) -> None:
+    given = call.queue.options
+    if given.prefix != link.keys.prefix or serializer_of(given.serializer) is not link.serializer:
+        problem = "the worker of the task has another prefix or serializer than the flow producer"
+        raise GlideMQValidationError("call", call.task, problem)
+
+
 def _planned(
     link: QueueLink, job: FlowMember, parents: list[int], inner: bool, multi: bool, place: Callable[[], str]
 ) -> Planned:
     try:
+        call = job.call
+        if call is not None:
+            _check_call(link, call)
         row = _row(link, job.name, job.data, job.options)
     except GlideMQValidationError as error:
         name_within(error, f"{place()}.options" if error.option == "cost" else place())
         raise
     return Planned(
         link=link, name=job.name, data=job.data, options=job.options, row=row, parents=parents, inner=inner,
-        multi=multi, id=job.options.job_id or "",
+        multi=multi, id=job.options.job_id or "", key=job.key, read_result=None if call is None else call.read_result,
     )  # fmt: skip
 
 
-def plan_tree(root: FlowJob, link_of: LinkOf, where: str = "flow") -> list[Planned]:
+def plan_tree(root: FlowJob[Any], link_of: LinkOf, where: str = "flow") -> list[Planned]:
     """Return the jobs of a tree, each parent before its children.
 
     Args:
@@ -121,7 +137,7 @@ def plan_tree(root: FlowJob, link_of: LinkOf, where: str = "flow") -> list[Plann
         GlideMQValidationError: a job is invalid, or the tree is too deep.
     """
     plan: list[Planned] = []
-    waiting: list[tuple[FlowJob, list[int], int, int]] = [(root, [], 0, 0)]
+    waiting: list[tuple[FlowJob[Any], list[int], int, int]] = [(root, [], 0, 0)]
 
     def place() -> str:
         parts: list[str] = []
@@ -148,19 +164,19 @@ def plan_dag(nodes: Sequence[DagNode], link_of: LinkOf) -> list[Planned]:
     """
     level: dict[str, int] = {}
     for node in topo_sort(nodes):
-        level[node.name] = 1 + max((level[dep] for dep in node.deps), default=-1)
-    ordered = sorted(nodes, key=lambda node: -level[node.name])
-    place = {node.name: i for i, node in enumerate(ordered)}
+        level[node.key] = 1 + max((level[dep] for dep in node.deps), default=-1)
+    ordered = sorted(nodes, key=lambda node: -level[node.key])
+    place = {node.key: i for i, node in enumerate(ordered)}
     parents: list[list[int]] = [[] for _ in ordered]
     for node in ordered:
         for dep in node.deps:
-            parents[place[dep]].append(place[node.name])
-    given = {node.name: i for i, node in enumerate(nodes)}
+            parents[place[dep]].append(place[node.key])
+    given = {node.key: i for i, node in enumerate(nodes)}
     return [
         # As Node clients store it: a node without dependencies and with one dependent is an ordinary child.
         _planned(
             link_of(node.queue), node, above, bool(node.deps), bool(node.deps) or len(above) > 1,
-            partial("nodes[{}]".format, given[node.name]),
+            partial("nodes[{}]".format, given[node.key]),
         )
         for node, above in zip(ordered, parents, strict=True)
     ]  # fmt: skip

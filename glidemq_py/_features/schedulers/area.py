@@ -15,7 +15,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import check_keywords, known_methods
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
-from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions
+from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions, is_call
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.schedulers.entry import (
     PAUSED,
@@ -276,7 +276,8 @@ class Schedulers(Area):
 
         Args:
             name: name of the scheduler, at most 256 characters.
-            template: the jobs to add: ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
+            template: the jobs to add: a call of a task (`Task.call`), with the options of the task, or
+                ``(name, data, options)``, a `JobSpec`, or a mapping of these. The name defaults
                 to that of the scheduler, the data to an empty mapping. All options of `Queue.add` except ``run_at``
                 and ``parent`` are supported. With a ``job_id`` or ``deduplication``, a run adds no job while the
                 previous one exists.
@@ -291,6 +292,9 @@ class Schedulers(Area):
         """
         check_keywords(options, _KEYWORDS)
         check_text("name", name, maximum=NAME_LENGTH)
+        if is_call(template) and template.task.queue_name != self._queue.name:
+            problem = f"adds to queue {template.task.queue_name!r}: use the schedulers of that queue"
+            raise GlideMQValidationError("template", template.task, problem)
         schedule = Schedule(**options)
         job_options, stored = _template(await self._queue._first(), template, self._queue.options, name)
 
