@@ -46,8 +46,6 @@ _TELL_MS: Final = 180_000
 _TELL_AGAIN_S: Final = 60.0
 _WATCH_S: Final = 5.0
 """Interval of the search for new partitions."""
-_EARLY_MS: Final = 5_000
-"""How long before the time of a layout its partitions may have events: clocks differ."""
 _OF_QUEUE: Final = ("0", "")
 """Ids of jobs in events that are about the queue."""
 
@@ -250,9 +248,8 @@ class EventFeed:
                 self._watching = asyncio.create_task(self._watch(), name=f"gateway-starts-{self._queue.name}")
 
     async def _read_parts(self) -> None:
-        """Read the events of all partitions; of those that are new, from the time when they were added."""
-        partitions, is_first = self._queue._partitions, not self._parts
-        since = None if is_first or partitions is None else f"{max(0, partitions.layout.number - _EARLY_MS)}-0"
+        """Read the events of all partitions; of those that are new, from the first one on."""
+        partitions, since = self._queue._partitions, "0-0" if self._parts else None
         for part in self._queue._parts:
             if self._is_closed:
                 return

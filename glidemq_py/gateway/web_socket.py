@@ -13,12 +13,10 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.event_reader import EventReader, News, QueueEvent
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import stop_task
@@ -71,7 +69,8 @@ class EventStream:
         found = None if last_id is None else _ID.fullmatch(last_id)
         self._last = None if found is None else (int(found[1]), int(found[2]), found[3] or queue)
         self._news = News()
-        self._readers: dict[str, _Readers] = {}
+        self._readers: dict[str, dict[str, _Reader]] = {}
+        """By queue and partition."""
         self._is_ended = False
         self._is_omitting = False
 
@@ -118,7 +117,7 @@ class EventStream:
     async def _follow_new(self) -> None:
         try:
             for name in self._readers:
-                await self._follow_parts(name)
+                await self._read_parts(name, "0-0")
             for name in await self._listed() if self._queue is None else ():
                 if name not in self._readers and len(self._readers) < MOST_QUEUES:
                     await self._follow(name, is_new=True)
@@ -128,30 +127,20 @@ class EventStream:
 
     async def _follow(self, name: str, *, is_new: bool) -> None:
         await self._state.follow(name, self._news)  # notified from here on
+        self._readers[name] = {}
         try:
-            queue = await self._state.queue(name)
-            await queue._plain_link()
-            found = await self._read_parts(_Readers(queue), "0-0" if is_new else None)
+            await (await self._state.queue(name))._plain_link()
+            await self._read_parts(name, "0-0" if is_new else None)
         except BaseException:
+            del self._readers[name]
             self._state.unfollow(name, self._news)
             raise
-        self._readers[name] = found
-        self._news.add(name)  # it may have events already
 
-    async def _follow_parts(self, name: str) -> None:
-        """Read the events of new partitions of a queue from the time when they were added."""
-        found = self._readers[name]
-        partitions = found.queue._partitions
-        if partitions is None or partitions is found.partitions:
-            return
-        await self._read_parts(found, f"{max(0, partitions.layout.number - _REPEATED_MS)}-0")
-        self._news.add(name)
-
-    async def _read_parts(self, found: _Readers, since: str | None) -> _Readers:
+    async def _read_parts(self, name: str, since: str | None) -> None:
         """Read the new partitions of a queue after the last event of the client, or else after ``since`` or now."""
-        partitions = found.queue._partitions
-        for part in found.queue._parts:
-            if part.name in found.readers:
+        readers = self._readers[name]
+        for part in (await self._state.queue(name))._parts:
+            if part.name in readers:
                 continue
             link = await part._connected()
             reader = EventReader(link.transport, link.keys.events)
@@ -162,12 +151,11 @@ class EventStream:
                 reader.position = since
             else:
                 await reader.resolve()
-            found.readers[part.name] = reader, WireEvents(part, self._state.ids)
-        found.partitions = partitions
-        return found
+            readers[part.name] = reader, WireEvents(part, self._state.ids)
+            self._news.add(name)  # it may have events already
 
     async def _read(self, name: str) -> AsyncIterator[tuple[str, list[Event]]]:
-        for part, (reader, wire) in tuple(self._readers[name].readers.items()):
+        for part, (reader, wire) in tuple(self._readers[name].items()):
             async for batch in self._read_part(name, part, reader, wire):
                 yield batch
 
@@ -191,15 +179,6 @@ class EventStream:
 
 
 _Reader = tuple[EventReader, WireEvents]
-
-
-@dataclass
-class _Readers:
-    """The readers of a queue, by the names of its partitions."""
-
-    queue: AnyQueue
-    partitions: object = None
-    readers: dict[str, _Reader] = field(default_factory=dict[str, _Reader])
 
 
 async def _converted(wire: WireEvents, event: QueueEvent) -> list[Event]:
