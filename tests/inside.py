@@ -362,7 +362,7 @@ def connection_of(owner: Any) -> Any:
 
 def hubs_of(gateway: Any) -> Any:
     """Return the hubs of a gateway by the names of their queues."""
-    return gateway._hubs
+    return gateway.hubs
 
 
 def feeds_of(gateway: Any) -> Any:

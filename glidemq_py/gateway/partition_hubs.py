@@ -41,7 +41,7 @@ class PartitionHubs:
 
     def __init__(self, partitions: object, hubs: Sequence[Hub]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._hubs: tuple[Hub, ...] = ()
+        self.hubs: tuple[Hub, ...] = ()
         self._sleeping: dict[asyncio.Future[None], None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._turn, self._turns_at = 0, 0.0
@@ -56,12 +56,12 @@ class PartitionHubs:
     def use(self, partitions: object, hubs: Iterable[Hub]) -> None:
         """Fetch from these partitions from now on."""
         present = tuple(hubs)
-        for hub in self._hubs:
+        for hub in self.hubs:
             if hub not in present:
                 hub.leave()
         for hub in present:
             hub.join(self._ready)
-        self.partitions, self._hubs = partitions, present
+        self.partitions, self.hubs = partitions, present
         self._changes += 1
         self._wake(len(self._sleeping))
 
@@ -93,7 +93,7 @@ class PartitionHubs:
             if failure is not None and (left <= 0 or not isinstance(failure, GlideMQConnectionError)):
                 raise failure
             if left <= 0:
-                problem = self._hubs[0].problem if wait > 0 else ""
+                problem = self.hubs[0].problem if wait > 0 else ""
                 if problem:
                     raise GlideMQConnectionError(problem)
                 return []
@@ -160,7 +160,7 @@ class PartitionHubs:
         self._ready()
 
     def _in_turn(self) -> Iterator[Hub]:
-        now, hubs = self._loop.time(), self._hubs
+        now, hubs = self._loop.time(), self.hubs
         if now >= self._turns_at:
             self._turn, self._turns_at = (self._turn + 1) % len(hubs), now + _TURN_S
         first = self._turn % len(hubs)
@@ -170,16 +170,16 @@ class PartitionHubs:
     @property
     def is_in_use(self) -> bool:
         """Whether commands of clients wait for it."""
-        return bool(self._sleeping) or any(hub.is_in_use for hub in self._hubs)
+        return bool(self._sleeping) or any(hub.is_in_use for hub in self.hubs)
 
     @property
     def polled_at(self) -> float:
         """When a client has last fetched, by the clock of the event loop."""
-        return max(hub.polled_at for hub in self._hubs)
+        return max(hub.polled_at for hub in self.hubs)
 
     def look(self) -> None:
         """Believe no longer that the partitions are empty: a client of this process has changed the queue."""
-        for hub in self._hubs:
+        for hub in self.hubs:
             hub.look()
 
     # -- waiting ---------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class PartitionHubs:
             self._timer.cancel()
             self._timer = None
         if self._sleeping and not self._is_closed:
-            until = min((hub.empty_until for hub in self._hubs if hub not in self._late), default=None)
+            until = min((hub.empty_until for hub in self.hubs if hub not in self._late), default=None)
             if until is not None:
                 self._timer = self._loop.call_at(max(until, self._paused_until), self._ready)
 

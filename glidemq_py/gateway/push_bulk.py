@@ -347,8 +347,8 @@ class Bulk:
         return wire
 
     def _note_added(self, part: AnyQueue) -> None:
-        if part is not self._queue:
-            self._state.added(part.name)
+        if part is not self._queue and (hub := self._state.hubs.get(part.name)):
+            hub.look()
 
     # -- together with other commands -------------------------------------------------------------------------
 
@@ -380,7 +380,8 @@ class Bulk:
             return [(await again(lambda: adds.add(rows[0], added)))[1]]
         if not isinstance(adder, AddCoalescer):
             adder = cast("AddCoalescer", await part._adder_here())
-        self._state.adding(part.name)
+        if hub := self._state.hubs.get(part.name):
+            hub.expect_job()
         if TELEMETRY.on:
             add, options = adder.add, self._made[0][1]
             return [(await again(lambda: observed_add(add, part._shown_name, link.transport, rows[0], options)))[1]]

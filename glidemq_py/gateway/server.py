@@ -184,7 +184,7 @@ class Gateway(GatewayState):
             )
             for connection in self._open():
                 connection.abort()
-            for hub in self._hubs.values():
+            for hub in self.hubs.values():
                 hub.abort()
             for task in self._tasks:
                 task.cancel()

@@ -32,7 +32,7 @@ from glidemq_py.errors import ClosedError, GlideMQConnectionError, GlideMQError,
 from glidemq_py.gateway.backups import BackupFigures
 from glidemq_py.gateway.deadlines import Deadlines
 from glidemq_py.gateway.events import EventFeed
-from glidemq_py.gateway.fetched import Fetched, Held, HeldJobs
+from glidemq_py.gateway.fetched import Held, HeldJobs
 from glidemq_py.gateway.figures import Figures, SharedRead
 from glidemq_py.gateway.hub import Hub
 from glidemq_py.gateway.job_ids import JobIds
@@ -109,7 +109,7 @@ class GatewayState:
         """When a client has last named each of these queues, by ``time.monotonic``."""
         self._listed: AbstractSet[str] = frozenset()
         """Names of all queues of the prefix when they were last read."""
-        self._hubs: dict[str, Hub] = {}
+        self.hubs: dict[str, Hub] = {}
         """Of queues and partitions, by the names of their keys."""
         self._part_hubs: dict[str, set[str]] = {}
         """Names of the partitions with hubs, by the name of the queue."""
@@ -188,7 +188,7 @@ class GatewayState:
         hubs: list[Hub] = []
         for part in queue._parts:
             assert part._link is not None, "the partitions share the connection of their queue"
-            hub = self._hubs.get(part.name) or self._new_hub(part, part._link)
+            hub = self.hubs.get(part.name) or self._new_hub(part, part._link)
             hub.use(part, part._link)
             hubs.append(hub)
         if isinstance(found, PartitionHubs):
@@ -220,7 +220,7 @@ class GatewayState:
 
     async def hub(self, name: str) -> Hub:
         """Return the hub of the queue or partition of this name."""
-        found = self._hubs.get(name)
+        found = self.hubs.get(name)
         if found is not None and self._used(queue_of_part(name)) is not None:
             return found
         part = await self.part(name)
@@ -228,40 +228,16 @@ class GatewayState:
         if link is None:  # it turned out to be partitioned
             part = await self.part(name)
             link = await part._connected()
-        return self._hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
+        return self.hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
 
     def _new_hub(self, part: AnyQueue, link: QueueLink) -> Hub:
         home = queue_of_part(part.name)
         if home != part.name:
             self._part_hubs.setdefault(home, set()).add(part.name)
-        hub = self._hubs[part.name] = Hub(
+        hub = self.hubs[part.name] = Hub(
             part, link, self._owner, wake_channels_of(self.transport), self.transport, self.options.max_completed
         )  # fmt: skip
         return hub
-
-    def release(self, queue: str, jobs: Sequence[Fetched]) -> None:
-        """Release jobs of a queue or partition that no client gets."""
-        hub = self._hubs.get(queue)
-        if hub is not None:
-            hub.release(jobs)
-
-    def adding(self, name: str) -> None:
-        """Let the hub of a queue or partition send the polls that wait right behind the call that adds a job."""
-        hub = self._hubs.get(name)
-        if hub is not None:
-            hub.expect_job()
-
-    def added(self, name: str) -> None:
-        """Let the hub of a partition look for jobs that were added."""
-        hub = self._hubs.get(name)
-        if hub is not None:
-            hub.look()
-
-    def extended(self, name: str, duration: int) -> None:
-        """Let the hub of a queue or partition know that the locks of jobs end in ``duration`` ms: maybe earlier."""
-        hub = self._hubs.get(name)
-        if hub is not None:
-            hub.expect_end(duration / 1_000)
 
     def changed(self, fields: Given) -> None:
         """Let the hub of the queue that a command may have changed look for jobs. ACKB and FAIL leave through it."""
@@ -270,10 +246,10 @@ class GatewayState:
         if isinstance(queue, str):
             found = self._fetching.get(queue)
             if found.__class__ is PartitionHubs and ("job" in fields or "jobs" in fields):
-                return  # see `added`
+                return  # `Bulk` has let the hubs look
         elif queue is None and isinstance(job_id, str):
             name = self.ids.known_queue(job_id)
-            found = None if name is None else self._hubs.get(name)
+            found = None if name is None else self.hubs.get(name)
         if found is not None:
             found.look()
 
@@ -295,11 +271,11 @@ class GatewayState:
         name, job_id = fields.get("queue"), fields.get("id")
         if name is None and isinstance(job_id, str):
             if reads:
-                return [hub for hub in self._hubs.values() if hub.prefetch.may_have(job_id)]
+                return [hub for hub in self.hubs.values() if hub.prefetch.may_have(job_id)]
             name = self.ids.known_queue(job_id)
         if not isinstance(name, str):
-            return tuple(self._hubs.values())
-        hub = self._hubs.get(name)
+            return tuple(self.hubs.values())
+        hub = self.hubs.get(name)
         return () if hub is None else (hub,)
 
     async def _close_queue(self, queue: AnyQueue) -> None:
@@ -311,7 +287,7 @@ class GatewayState:
         """Close what uses the queue or its partitions; the next command opens it again."""
         fetching, maintained = self._fetching.pop(queue.name, None), self._maintained.pop(queue.name, None)
         names = (queue.name, *self._part_hubs.pop(queue.name, ()))
-        hubs = [self._hubs.pop(name) for name in names if name in self._hubs]
+        hubs = [self.hubs.pop(name) for name in names if name in self.hubs]
         # From here on, a command may open them again.
         if isinstance(fetching, PartitionHubs):
             fetching.close()
@@ -372,7 +348,7 @@ class GatewayState:
         return feed
 
     def _is_serving(self, part: str) -> bool:
-        hub = self._hubs.get(part)
+        hub = self.hubs.get(part)
         return hub is not None and hub.is_serving
 
     def _close_unused(self, queue: str, feed: EventFeed) -> None:

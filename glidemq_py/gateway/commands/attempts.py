@@ -91,7 +91,8 @@ async def _hand_over(
             size += job.size
     except BaseException:  # nobody gets the jobs
         for each in fetched:
-            session.state.release(each.queue_name, (each,))
+            if hub := session.state.hubs.get(each.queue_name):
+                hub.release((each,))
         raise
     # First all are remembered: if the connection is lost now, all are released.
     held = session.state.held.add(known, session, is_owned=given["owner"] is not None, is_kept=given["detach"])
@@ -373,7 +374,8 @@ async def _renew(session: Session, renewals: Iterable[_Renewal]) -> int:
             if outcome.applied:
                 held.renewed(job.id, job.token, ms)
                 count += 1
-        session.state.extended(queue, ms)
+        if hub := session.state.hubs.get(queue):
+            hub.expect_end(ms / 1_000)  # maybe earlier than before
     return count
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -12,7 +12,7 @@ from glidemq_py._core.limits import MAX_COUNT, FairKeyInfo, RateLimit, validate_
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.listing import find_job, part_of_key
-from glidemq_py.gateway.session import Commands, Handler, Session
+from glidemq_py.gateway.session import Commands, Session
 from glidemq_py.gateway.table import JOB, QUEUE, Answer, CommandError, Field, Given, Kind
 
 COMMANDS: Final = Commands()
@@ -57,7 +57,7 @@ async def _limits(queue: AnyQueue, given: Given) -> Answer:
     return {
         "data": {
             "limits": {
-                "rateLimit": None if rate is None else {"max": rate.max, "duration": rate.duration},
+                "rateLimit": _shown_rate(rate),
                 "rateLimitTtl": -2 if rate is None else found.rate_limit_ttl or 0,
                 "concurrencyLimit": most, "maxed": is_maxed,
             }
@@ -65,37 +65,47 @@ async def _limits(queue: AnyQueue, given: Given) -> Answer:
     }  # fmt: skip
 
 
-_GROUP: Final = (QUEUE, Field("groupId", required=True, minimum=1, maximum=256))
+OfGroup = Callable[[AnyQueue, str, Given], Awaitable[Any]]
 
 
-async def _queue_and_group(session: Session, given: Given) -> tuple[AnyQueue, str]:
-    group: str = given["groupId"]
-    if "\0" in group:
-        raise CommandError("groupId must not contain NUL")
-    return await session.queue(given), group
+def _on_group(name: str, *fields: Field, answer: str = "", **more: Any) -> Callable[[OfGroup], OfGroup]:
+    """Declare a command that is executed with its queue and its group; the result is a member of the data."""
+
+    def declare(execute: OfGroup) -> OfGroup:
+        async def handle(queue: AnyQueue, given: Given) -> Answer | None:
+            group: str = given["groupId"]
+            if "\0" in group:
+                raise CommandError("groupId must not contain NUL")
+            found = await execute(queue, group, given)
+            return {"data": {answer: found}} if answer else None
+
+        handle.__doc__ = execute.__doc__
+        group = Field("groupId", required=True, minimum=1, maximum=256)
+        COMMANDS.on_queue(name, "groups", "", group, *fields, **more)(handle)
+        return execute
+
+    return declare
 
 
-def _shown(name: str, value_of: Callable[[FairKeyInfo], Any]) -> Handler:
-    """Return the handler of a command that returns one value of a group."""
+def _shows(name: str, answer: str, summary: str, value_of: Callable[[FairKeyInfo], Any]) -> None:
+    """Declare the command that returns one value of a group."""
 
-    async def show(session: Session, given: Given) -> Answer:
-        queue, group = await _queue_and_group(session, given)
-        return {"data": {name: value_of(await queue.fair_keys.get(group))}}
+    async def show(queue: AnyQueue, group: str, given: Given) -> Any:
+        return value_of(await queue.fair_keys.get(group))
 
-    return show
+    _on_group(name, answer=answer, summary=summary)(show)
 
 
-def _removes(limit: str) -> Handler:
-    """Return the handler of a command that removes a limit of a group."""
+def _removes(name: str, summary: str, limit: str) -> None:
+    """Declare the command that removes a limit of a group."""
 
-    async def remove(session: Session, given: Given) -> Answer:
-        queue, group = await _queue_and_group(session, given)
+    async def remove(queue: AnyQueue, group: str, given: Given) -> int:
         removed: dict[str, Any] = {limit: False}
         had_limit = getattr(await queue.fair_keys.get(group), limit) is not None
         await queue.fair_keys.set_limits(group, **removed)
-        return {"data": {"removed": int(had_limit)}}
+        return int(had_limit)
 
-    return remove
+    _on_group(name, answer="removed", summary=summary)(remove)
 
 
 @COMMANDS.on_queue("GetGroupsJobsCount", "groups", "")
@@ -104,22 +114,17 @@ async def _all_backlogs(queue: AnyQueue, given: Given) -> Answer:
     return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
 
 
-@COMMANDS(
+@_on_group(
     "SetGroupRateLimit",
-    "groups",
-    "",
-    *_GROUP,
     Kind.POSITIVE("max", 1, MAX_COUNT, required=True),
     Kind.POSITIVE("duration", 1, _MAX_MS, required=True),
 )
-async def _set_rate_limit(session: Session, given: Given) -> None:
+async def _set_rate_limit(queue: AnyQueue, group: str, given: Given) -> None:
     """Limit how many jobs of a group start per `duration` ms."""
-    queue, group = await _queue_and_group(session, given)
     await queue.fair_keys.set_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
 
 
-def _rate_limit_of(info: FairKeyInfo) -> dict[str, int] | None:
-    limit = info.rate_limit
+def _shown_rate(limit: RateLimit | None) -> dict[str, int] | None:
     return None if limit is None else {"max": limit.max, "duration": limit.duration}
 
 
@@ -128,32 +133,29 @@ def _rate_limit_ttl(info: FairKeyInfo) -> int:
     return left if left > 0 else -2
 
 
-@COMMANDS("RateLimitGroup", "groups", "", *_GROUP, Kind.POSITIVE("duration", 1, _MAX_MS, required=True))
-async def _hold(session: Session, given: Given) -> None:
+@_on_group("RateLimitGroup", Kind.POSITIVE("duration", 1, _MAX_MS, required=True))
+async def _hold(queue: AnyQueue, group: str, given: Given) -> None:
     """Start no job of a group for `duration` ms from now."""
-    queue, group = await _queue_and_group(session, given)
     link = await (await part_of_key(queue, group))._connected()
     call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
     await link.transport.call(call)
 
 
-@COMMANDS("SetGroupConcurrency", "groups", "", *_GROUP, Kind.POSITIVE("concurrency", 1, MAX_COUNT, required=True))
-async def _set_concurrency(session: Session, given: Given) -> None:
+@_on_group("SetGroupConcurrency", Kind.POSITIVE("concurrency", 1, MAX_COUNT, required=True))
+async def _set_concurrency(queue: AnyQueue, group: str, given: Given) -> None:
     """Limit the active jobs of a group."""
-    queue, group = await _queue_and_group(session, given)
     await queue.fair_keys.set_limits(group, concurrency=given["concurrency"])
 
 
-def _pauses(*, paused: bool) -> Handler:
-    """Return the handler of a command that pauses a group, or resumes it."""
+def _pauses(name: str, summary: str, *, paused: bool) -> None:
+    """Declare the command that pauses a group, or resumes it."""
 
-    async def change(session: Session, given: Given) -> Answer:
-        queue, group = await _queue_and_group(session, given)
+    async def change(queue: AnyQueue, group: str, given: Given) -> bool:
         was_paused = (await queue.fair_keys.get(group)).paused
         await (queue.fair_keys.pause if paused else queue.fair_keys.resume)(group)
-        return {"data": {"changed": was_paused is not paused}}
+        return was_paused is not paused
 
-    return change
+    _on_group(name, answer="changed", summary=summary)(change)
 
 
 _KEY: Final = (QUEUE, Field("deduplicationId", required=True, minimum=1, maximum=256))
@@ -197,33 +199,20 @@ COMMANDS.on_queue("RateLimitClear", "limits", "DELETE /queues/{queue}/rate-limit
 COMMANDS.on_queue(
     "ClearConcurrency", "limits", "DELETE /queues/{queue}/concurrency", summary="Remove the limit of active jobs."
 )(lambda queue, given: queue.limits.set_concurrency(0))
-COMMANDS("GetGroupJobsCount", "groups", "", *_GROUP, summary="Count the ready jobs of a group.")(
-    _shown("count", lambda info: info.backlog)
-)
-COMMANDS("GetGroupActiveCount", "groups", "", *_GROUP, summary="Count the active jobs of a group.")(
-    _shown("count", lambda info: info.active)
-)
-COMMANDS("GetGroupRateLimit", "groups", "", *_GROUP, summary="Return the rate limit of a group.")(
-    _shown("limit", _rate_limit_of)
-)
-COMMANDS("RemoveGroupRateLimit", "groups", "", *_GROUP, summary="Remove the rate limit of a group.")(
-    _removes("rate_limit")
-)
-COMMANDS(
+_shows("GetGroupJobsCount", "count", "Count the ready jobs of a group.", lambda info: info.backlog)
+_shows("GetGroupActiveCount", "count", "Count the active jobs of a group.", lambda info: info.active)
+_shows("GetGroupRateLimit", "limit", "Return the rate limit of a group.", lambda info: _shown_rate(info.rate_limit))
+_removes("RemoveGroupRateLimit", "Remove the rate limit of a group.", "rate_limit")
+_shows(
     "GetGroupRateLimitTtl",
-    "groups",
-    "",
-    *_GROUP,
-    summary="Return for how many ms the rate limit holds back the group; -2 = it does not.",
-)(_shown("ttl", _rate_limit_ttl))
-COMMANDS("GetGroupConcurrency", "groups", "", *_GROUP, summary="Return the limit of active jobs of a group.")(
-    _shown("concurrency", lambda info: info.concurrency)
+    "ttl",
+    "Return for how many ms the rate limit holds back the group; -2 = it does not.",
+    _rate_limit_ttl,
 )
-COMMANDS("RemoveGroupConcurrency", "groups", "", *_GROUP, summary="Remove the limit of active jobs.")(
-    _removes("concurrency")
+_shows(
+    "GetGroupConcurrency", "concurrency", "Return the limit of active jobs of a group.", lambda info: info.concurrency
 )
-COMMANDS("PauseGroup", "groups", "", *_GROUP, summary="Start no more jobs of a group.")(_pauses(paused=True))
-COMMANDS("ResumeGroup", "groups", "", *_GROUP, summary="Start jobs of a paused group again.")(_pauses(paused=False))
-COMMANDS("IsGroupPaused", "groups", "", *_GROUP, summary="Return whether a group is paused.")(
-    _shown("paused", lambda info: info.paused)
-)
+_removes("RemoveGroupConcurrency", "Remove the limit of active jobs.", "concurrency")
+_pauses("PauseGroup", "Start no more jobs of a group.", paused=True)
+_pauses("ResumeGroup", "Start jobs of a paused group again.", paused=False)
+_shows("IsGroupPaused", "paused", "Return whether a group is paused.", lambda info: info.paused)
