@@ -109,6 +109,8 @@ def _parent_to_wire(parent: JobRef) -> dict[str, str]:
 class JobOptions(CheckedOptions):
     """Options of a job. Durations are stored in milliseconds.
 
+    They are accepted where a mapping of keyword options is, and unpacked as one: ``@worker.task(**options)``.
+
     None means "not given", so that a default of the queue or task applies. The options for which no other value means
     "off" override a default with None: `ttl`, `timeout`, `lock_duration`, `ordering`, `cost`, `fair_key` and
     `deduplication`.
@@ -261,6 +263,13 @@ class JobOptions(CheckedOptions):
                 if type(name) is not str:
                     _refuse(name, value)
             raise
+
+    def keys(self) -> list[str]:
+        """Return the names of the given options: ``queue.add("n", **options)``."""
+        return [name for name in self.__dict__ if not name.startswith("_")]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name]
 
     @staticmethod
     def merge(defaults: JobOptions, overrides: JobOptions) -> JobOptions:

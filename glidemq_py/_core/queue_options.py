@@ -401,5 +401,7 @@ def entry_of(job: object, defaults: JobOptions, where: str) -> Entry:
         raise
 
 
-JobInput = JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, Mapping[str, Any] | None] | Mapping[str, Any]
+JobInput = (
+    JobSpec | tuple[str] | tuple[str, Any] | tuple[str, Any, JobOptions | Mapping[str, Any] | None] | Mapping[str, Any]
+)
 """A job to add: a `JobSpec`, a tuple (name, data, options), of which only the name is needed, or a mapping of these."""

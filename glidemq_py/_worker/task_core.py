@@ -10,7 +10,7 @@ from typing import Any, Generic, Self, Unpack, cast
 from typing_extensions import ParamSpec, TypeVar
 
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._core.job_options import NO_OPTIONS, OPTION_NAMES, JobOptions
+from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
 from glidemq_py._core.misuse import former_names
 from glidemq_py._core.option_dicts_twin import JobOptionsDict
 from glidemq_py._core.queue_options import TaskCall
@@ -92,7 +92,7 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
             TypeError: If an argument is missing, unknown or given twice. Nothing was sent.
         """
         data = self._resolved.write(args, kwargs)
-        job = await self.queue.add(self.name, data, **self._given)
+        job = await self.queue.add(self.name, data, **self._options)
         return self._reading(job)
 
     async def add_bulk(self, calls: Iterable[TaskCall[ResultT]]) -> list[Job[dict[str, Any], ResultT]]:
@@ -130,7 +130,7 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
             SerializationError: If the result does not match the return annotation.
         """
         data = self._resolved.write(args, kwargs)
-        value = await self.queue.add_and_wait(self.name, data, wait_timeout=self._wait_ms, **self._given)
+        value = await self.queue.add_and_wait(self.name, data, wait_timeout=self._wait_ms, **self._options)
         return self.read_result(value)
 
     def read_result(self, value: Any) -> ResultT:
@@ -154,13 +154,6 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
     @property
     def _resolved(self) -> Resolved:
         return self._parameters.resolved
-
-    @property
-    def _given(self) -> JobOptionsDict:
-        if self._options is NO_OPTIONS:
-            return {}
-        values = ((name, getattr(self._options, name)) for name in OPTION_NAMES)
-        return cast("JobOptionsDict", {name: value for name, value in values if value is not None})
 
     def _reading(self, job: Job[Any, Any]) -> Job[dict[str, Any], ResultT]:
         resolved = self._resolved

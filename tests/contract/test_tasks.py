@@ -144,6 +144,18 @@ async def test_tasks_from_blocking_code(worker: Worker, raw: Raw) -> None:
         await asyncio.to_thread(double.blocking.add, 5)
 
 
+async def test_options_shared_by_tasks(queue: Queue, queue_name: str, url: Any, raw: Raw) -> None:
+    shared = JobOptions(attempts=4, priority=2)
+    worker = Worker(queue_name, connection=url)
+
+    @worker.task(**shared)
+    async def one() -> None: ...
+
+    async with worker.queue:
+        jobs = [await one.add(), await queue.add("n", **shared), *await queue.add_bulk([("n", 1, shared)])]
+    assert [json.loads(raw.job(job.id)["opts"]) for job in jobs] == [{"priority": 2, "attempts": 4}] * 3
+
+
 async def test_a_call_belongs_to_its_task(worker: Worker) -> None:
     @worker.task
     async def one() -> None: ...

@@ -2,9 +2,10 @@
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, assert_type, cast
 
-from glidemq_py import BlockingJob, DagNode, FlowJob, FlowProducer, Job, JobSpec, Task, Worker, chord
+from glidemq_py import BlockingJob, DagNode, FlowJob, FlowProducer, Job, JobOptions, JobSpec, Queue, Task, Worker, chord
+from glidemq_py.options import JobOptionsDict
 from glidemq_py.records import JobNode, TaskCall
 
 
@@ -50,6 +51,29 @@ async def nothing() -> None: ...
 @worker.task
 def unslashed(job: Job, image: Image) -> Image:
     return image
+
+
+RETRIES: JobOptionsDict = {"attempts": 5, "backoff": 1_000}
+MISTAKEN: JobOptionsDict = {"atempts": 5}  # type: ignore[typeddict-unknown-key] # pyright: ignore[reportAssignmentType]
+URGENT = JobOptions(priority=1, ttl=None)
+
+
+@worker.task(**RETRIES)
+async def retried(to: str) -> None: ...
+
+
+@worker.task("urgent", **URGENT)
+async def urgent(to: str) -> None: ...
+
+
+async def sharing(queue: Queue) -> None:
+    await queue.add("a", **RETRIES)
+    await queue.add("a", **URGENT)
+    await queue.add_bulk(
+        [("a", 1, RETRIES), ("a", 1, URGENT), JobSpec("a", 1, URGENT), {"name": "a", "options": URGENT}]
+    )
+    await retried.options(**URGENT).add("a")
+    FlowJob("a", "q", 1, URGENT)
 
 
 async def adding() -> None:
@@ -130,6 +154,8 @@ def takes_any_task(task: Task) -> str:
 def test_what_was_checked_runs() -> None:
     assert takes_task(worker.task("one")(_one)).data == {"to": "a"}
     assert takes_any_task(welcome) == "welcome"
+    assert cast("JobSpec", retried.call("a")).options == JobOptions(**RETRIES)
+    assert dict(**cast("JobSpec", urgent.call("a")).options) == {"priority": 1, "ttl": None}
     assert unslashed.call(Image("x")).data == {"image": Image("x")}
     assert shrink(Image("x")) == Image("x", 50)
 
