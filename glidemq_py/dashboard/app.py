@@ -231,8 +231,8 @@ class Dashboard:
     def _render(self, request: Request, template: str, access: Access, shown: dict[str, Any]) -> str:
         queue = request.query_params.get("q", "") or shown.get("q", "")
 
-        def may(kind: str) -> bool:
-            return access.may_perform(kind, queue)
+        def may(kind: str, of: str = queue) -> bool:
+            return access.may_perform(kind, of)
 
         common: dict[str, Any] = {
             "layout": "base.html", "root": request.scope.get("root_path", "") + "/", "nonce": request.state.nonce,
@@ -245,7 +245,8 @@ class Dashboard:
     async def _live(self, request: Request) -> Response:
         """Send a page again whenever it changes, as server-sent events."""
         arguments = dict(request.query_params)
-        page = PAGES.get(arguments.pop("of", "").replace("all", ""))
+        of = arguments.pop("of", "all")
+        page = PAGES.get("" if of == "all" else of)
         if page is None or not page.is_live:
             return self._refuse(request, MissingError("there is no such page"))
         if self._streams >= _MAX_STREAMS:

@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
-from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures, shape_of
+from glidemq_py._operate.filters import JobFilter, shape_of
 from glidemq_py._operate.lists import get_newest_dead_letters
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot, StepSummary
 from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
-from glidemq_py.dashboard import broadcast_pages
+from glidemq_py.dashboard import broadcast_pages, everywhere
 from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.reading import quarters_of
 from glidemq_py.dashboard.texts import is_complete, redacted
@@ -331,10 +331,7 @@ async def failures(visit: Visit) -> dict[str, Any]:
     reason, wanted = visit.arguments.get("reason") or None, visit.arguments.get("name") or None
     criteria: dict[str, Any] = {"reason": reason, "name": wanted}
 
-    async def read() -> tuple[list[FailureGroup], bool]:
-        listed, is_cut = await visit.operator.get_newest_failures(name, _FAILURES, **criteria)
-        return group_failures(listed, round(time.time() * 1_000)), is_cut
-
+    read = partial(visit.grouped_failures, name, _FAILURES, **criteria)
     groups, is_cut = await visit.shared("failures", reason, wanted, read=read, lifetime=_FAILURES_MS)
     return {
         **common, "stats": await visit.read(Operator.get_failure_stats), "groups": groups, "reason": reason,
@@ -473,6 +470,13 @@ PAGES: Final[dict[str, Page]] = {
     "queue": Page(queue, "queue.html"),
     "jobs": Page(jobs, "jobs.html", is_live=False),
     "job": Page(job, "job.html"),
+    "all-failures": Page(everywhere.failures, "all_failures.html"),
+    "decisions": Page(everywhere.decisions, "decisions.html"),
+    "search": Page(everywhere.search, "search.html", is_live=False),
+    "all-schedules": Page(everywhere.schedules, "all_schedules.html"),
+    "all-workers": Page(everywhere.workers, "all_workers.html"),
+    "all-batches": Page(everywhere.batches, "all_batches.html"),
+    "all-dead-letters": Page(everywhere.dead_letters, "all_dead_letters.html"),
     "failures": Page(failures, "failures.html"),
     "dead-letters": Page(dead_letters, "dead_letters.html", is_live=False),
     "schedules": Page(schedules, "schedules.html"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import shlex
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from glidemq_py._operate.access import Access
-from glidemq_py._operate.filters import JobFilter
+from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures
 from glidemq_py._operate.job_actions import in_state
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.parsing import CRITERIA, Param
@@ -79,6 +80,11 @@ class Visit:
         """Return the flow of a job; jobs of queues that the visitor may not see have no names."""
         read = functools.partial(self.operator.get_flow, self.queue, job_id, max_jobs=max_jobs)
         return await self.shared("flow", job_id, max_jobs, self.seen, read=read)
+
+    async def grouped_failures(self, queue: str, count: int, **criteria: Any) -> tuple[list[FailureGroup], bool]:
+        """Return the newest failures of a queue in groups; see `Operator.get_newest_failures`."""
+        listed, is_cut = await self.operator.get_newest_failures(queue, count, **criteria)
+        return group_failures(listed, round(time.time() * 1_000)), is_cut
 
     @property
     def seen(self) -> tuple[str, ...] | None:

@@ -119,6 +119,8 @@ def pages(url: str, queue_name: str) -> Iterator[tuple[str, dict[str, str]]]:
         "bulk": {"id": bulk},
         "nothing": {},
     }
+    paths |= {name: {} for name in ("all-failures", "decisions", "all-schedules", "all-workers", "all-dead-letters")}
+    paths |= {"all-batches": {}, "search": {"find": "name:good"}}
     paths["queue"] = {"key": "tenant", "group": "customer"}
     for name in ("jobs", "failures", "dead-letters", "schedules", "workers", "metrics"):
         paths[name] = {}
