@@ -56,6 +56,10 @@ _STOP_S: Final = 10.0
 _START_MS: Final = 60_000
 """Maximum time for reading the data at the start."""
 _POLL_S: Final = 0.01
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 60.0
+"""Pause after a start that has failed; it doubles each time."""
+_STARTED: Final = "started"
+"""Last output of a guard whose server replies; Python may have printed warnings before."""
 
 _GUARD: Final = """
 import sys
@@ -130,7 +134,9 @@ class _Project:
             if url is not None and answering_process(url.port or 0, url.password or "") is not None:
                 break
             if time.monotonic() > deadline:
-                raise EmbeddedServerError(f"the server of the project does not reply; see {self._folder}/server.log")
+                raise EmbeddedServerError(
+                    f"the server of the project {self._folder} does not reply; see its server.log, or set GLIDEMQ_URL"
+                )
             time.sleep(_POLL_S)
         if self._next is None:
             _log.info("using the server of the project %s", self._folder)
@@ -140,15 +146,21 @@ class _Project:
 
     def _restart(self) -> None:
         """Start the server whenever it has ended."""
-        try:
+        pause = _FIRST_PAUSE_S
+        with contextlib.suppress(FileNotFoundError):  # the folder was deleted
             while self._next is not None:
                 fcntl.flock(self._next, fcntl.LOCK_EX)
                 _log.warning("the server of the project %s has ended; starting it again", self._folder)
-                self._run(self._next)
+                try:
+                    self._run(self._next)
+                    pause = _FIRST_PAUSE_S
+                except EmbeddedServerError as error:
+                    _log.error("cannot start the server; trying again in %.0f s: %s", pause, error)
+                    self._next.close()
+                    time.sleep(pause)
+                    pause = min(2 * pause, _LAST_PAUSE_S)
                 self._next.close()
                 self._next = open_private(self._folder / "start")
-        except (OSError, EmbeddedServerError) as error:
-            _log.error("the server of the project %s cannot be started: %s", self._folder, error)
 
     def _run(self, start: IO[bytes]) -> None:
         """Start the guard and wait until the server replies. The guard inherits the lock."""
@@ -161,8 +173,8 @@ class _Project:
             )  # fmt: skip
         except OSError as error:
             raise EmbeddedServerError(f"cannot run {sys.executable}: {error}") from error
-        if ended.stdout:
-            raise EmbeddedServerError(ended.stdout.strip())
+        if not ended.stdout.endswith(_STARTED):
+            raise EmbeddedServerError(ended.stdout.strip() or "the process that runs it was killed")
 
     def _forked(self) -> None:
         """Close the file that the parent waits for: the lock would remain with this process."""
@@ -214,6 +226,8 @@ def run_guard(name: str, start: int) -> None:
     except (OSError, EmbeddedServerError) as error:
         sys.stdout.write(str(error))
         return
+    sys.stdout.write(_STARTED)
+    sys.stdout.flush()
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 1)  # the process that waits for the start goes on
     os.dup2(nothing, 2)

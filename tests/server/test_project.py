@@ -73,6 +73,11 @@ class Program:
         self.begin(name)
         return self.reply()
 
+    def logged(self, text: str):
+        """Wait until a line of the log contains a text."""
+        assert self.process.stderr is not None
+        assert any(text in line for line in self.process.stderr)
+
     def kill(self):
         self.process.kill()
         self.process.communicate()
@@ -176,6 +181,30 @@ def test_running_programs_start_a_killed_server_again(project: Project, killed: 
     assert project.server != server
     assert not alive(server)
     assert project.program().add("e") == "a b c d e"
+
+
+def test_a_start_that_fails_is_repeated(project: Project):
+    program = project.program()
+    program.add("a")
+    log = project.state / "server.log"
+    log.unlink()
+    log.mkdir()
+    os.kill(project.server, signal.SIGKILL)
+    program.logged("cannot start the server; trying again in 1 s: ")
+    log.rmdir()
+    assert program.add("b") == "a b"
+
+
+def test_nothing_starts_again_in_a_folder_that_was_deleted(project: Project):
+    program = project.program()
+    program.add("a")
+    server = project.server
+    moved = project.state.rename(project.folder / "moved")
+    os.kill(server, signal.SIGKILL)
+    program.logged("cannot start the server")
+    assert not project.state.exists()
+    program.kill()
+    moved.rename(project.state)
 
 
 def test_data_survive_if_everything_is_killed(project: Project):
