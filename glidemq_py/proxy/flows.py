@@ -261,26 +261,16 @@ async def add_flow(proxy: ProxyState, body: given.OneFlow) -> AddedFlow:
     return added
 
 
-def _tree(root: given.FlowJobBody, check: Callable[[str, str], None]) -> FlowJob:
-    """Return the tree of a request, without recursion; ``check`` raises if a queue may not be used."""
-    found: list[tuple[given.FlowJobBody, list[int]]] = []
-    waiting: list[tuple[given.FlowJobBody, str, int, int]] = [(root, "flow", 1, -1)]
-    for job, where, level, parent in waiting:  # grows during iteration: parents before their children
-        if level > _DEEPEST:
-            raise GlideMQValidationError("flow", where, f"must be at most {_DEEPEST} levels deep over HTTP")
-        check(job["queue_name"], f"{where}.queueName")
-        here = len(found)
-        found.append((job, []))
-        if parent >= 0:
-            found[parent][1].append(here)
-        children = enumerate(job.get("children", ()))
-        waiting += [(child, f"{where}.children[{i}]", level + 1, here) for i, child in children]
-    made: dict[int, FlowJob] = {}
-    for i in reversed(range(len(found))):
-        job, below = found[i]
-        children_made = [made.pop(child) for child in below]
-        made[i] = FlowJob(job["name"], job["queue_name"], job.get("data"), job.get("opts"), children_made)
-    return made[0]
+def _tree(
+    job: given.FlowJobBody, check: Callable[[str, str], None], where: str = "flow", level: int = 1
+) -> FlowJob:  # fmt: skip
+    """Return the tree of a request; ``check`` raises if a queue may not be used."""
+    if level > _DEEPEST:
+        raise GlideMQValidationError("flow", where, f"must be at most {_DEEPEST} levels deep over HTTP")
+    check(job["queue_name"], f"{where}.queueName")
+    below = enumerate(job.get("children", ()))
+    children = [_tree(child, check, f"{where}.children[{i}]", level + 1) for i, child in below]
+    return FlowJob(job["name"], job["queue_name"], job.get("data"), job.get("opts"), children)
 
 
 def _graph(dag: given.Dag, check: Callable[[str, str], None]) -> list[DagNode]:
