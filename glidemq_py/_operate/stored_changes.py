@@ -22,6 +22,7 @@ from dataclasses import fields
 from typing import Any, Final, Literal, cast
 
 from glidemq_py._core import json_text as json
+from glidemq_py._core.calls.administration import lock, renew, unlock
 from glidemq_py._operate.action import Action, ActionResult, ManyAction, check_kind, perform
 from glidemq_py._operate.actions import ACTIONS
 from glidemq_py._operate.filters import JobFilter
@@ -299,7 +300,7 @@ async def perform_bulk(operator: Operator, bulk_id: str) -> None:
     action = _action_of(found)
     operator.access.check_action(action.kind, action.queue)
     transport, key, token = await operator.transport(), _key(operator.prefix, bulk_id), secrets.token_hex(8)
-    if not await transport.command("SET", f"{key}:lock", token, "NX", "PX", str(_LOCK_MS)):
+    if not await transport.call(lock(f"{key}:lock", token, _LOCK_MS)):
         return
     try:
         await transport.command("HSET", key, "state", "running", "error", "")
@@ -311,8 +312,7 @@ async def perform_bulk(operator: Operator, bulk_id: str) -> None:
             state, error = "rejected", str(problem)
         await _end(operator, bulk_id, found, state, error)
     finally:
-        if _text(await transport.command("GET", f"{key}:lock") or b"") == token:
-            await transport.command("UNLINK", f"{key}:lock")
+        await transport.call(unlock(f"{key}:lock", token))
 
 
 async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], action: ManyAction, token: str) -> bool:
@@ -333,9 +333,8 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
                 "position", step.position, "updated", str(await server_time(transport)),
             )  # fmt: skip
             written = time.monotonic()
-            if _text(await transport.command("GET", f"{key}:lock") or b"") != token:
+            if not await transport.call(renew(f"{key}:lock", token, _LOCK_MS)):
                 raise GlideMQError("another process continues the change, or it was deleted")
-            await transport.command("PEXPIRE", f"{key}:lock", str(_LOCK_MS))
             if step.position and await transport.command("HGET", key, "cancelled"):
                 return False
     return True
