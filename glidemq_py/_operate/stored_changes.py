@@ -196,8 +196,18 @@ class BulkChange:
         return round(spent * max(0, self.total - self.done - self.problems) / (self.done + self.problems))
 
 
-def _key(prefix: str, bulk_id: str = "") -> str:
-    return f"{prefix}:bulk:{bulk_id}" if bulk_id else f"{prefix}:bulk"
+def _lock_key(operator: Operator, bulk_id: str) -> str:
+    return f"{operator.prefix}:bulk:{bulk_id}:lock"
+
+
+async def _stored(operator: Operator, command: str, bulk_id: str, *rest: str) -> Any:
+    """Return the reply to a command about a bulk change, or with ``bulk_id`` "" about their list."""
+    key = f"{operator.prefix}:bulk:{bulk_id}".removesuffix(":")
+    return await (await operator.transport()).command(command, key, *rest)
+
+
+async def _is_performed(operator: Operator, bulk_id: str) -> bool:
+    return bool(await _stored(operator, "EXISTS", f"{bulk_id}:lock"))
 
 
 async def create_bulk(
@@ -216,17 +226,18 @@ async def create_bulk(
     given = _arguments(action)
     detail = json.dumps(hide(given))[:_TEXT]
     begun = await write_audit(operator, action.kind, action.queue, user, detail, "begun")
-    now, key = await server_time(transport), _key(operator.prefix, bulk_id)
-    await transport.command(
-        "HSET", key, "user", user, "kind", action.kind, "class", type(action).__name__, "queue", action.queue,
-        "arguments", json.dumps(given), "detail", detail, "label", label, "total", "" if total is None else str(total),
-        "state", "running", "began", str(now), "updated", str(now), "audit", begun,
+    now = str(await server_time(transport))
+    await _stored(
+        operator, "HSET", bulk_id, "user", user, "kind", action.kind, "class", type(action).__name__, "queue",
+        action.queue, "arguments", json.dumps(given), "detail", detail, "label", label,
+        "total", "" if total is None else str(total),
+        "state", "running", "began", now, "updated", now, "audit", begun,
     )  # fmt: skip
-    await transport.command("EXPIRE", key, str(_KEPT_S))
-    await transport.command("ZADD", _key(operator.prefix), str(now), bulk_id)
-    older: Any = await transport.command("ZRANGE", _key(operator.prefix), "0", str(-_LISTED - 1))
+    await _stored(operator, "EXPIRE", bulk_id, str(_KEPT_S))
+    await _stored(operator, "ZADD", "", now, bulk_id)
+    older = await _stored(operator, "ZRANGE", "", "0", str(-_LISTED - 1))
     if older:
-        await transport.command("ZREM", _key(operator.prefix), *(_text(each) for each in older))
+        await _stored(operator, "ZREM", "", *map(_text, older))
     return bulk_id
 
 
@@ -235,9 +246,9 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
     found = await _read(operator, bulk_id)
     if not found or not operator.access.may_see(found["queue"]):
         return None
-    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
+    transport = await operator.transport()
     state = found["state"] or "running"
-    if state == "running" and not await transport.command("EXISTS", f"{key}:lock"):
+    if state == "running" and not await _is_performed(operator, bulk_id):
         # It may have ended between the two calls, or not have begun yet.
         found = await _read(operator, bulk_id) or found
         state = found["state"] or "running"
@@ -255,10 +266,8 @@ async def read_bulk(operator: Operator, bulk_id: str) -> BulkChange | None:
 
 async def list_bulks(operator: Operator, count: int = 10) -> list[BulkChange]:
     """Return the last bulk changes of the queues that may be read, newest first."""
-    transport = await operator.transport()
-    ids: Any = await transport.command("ZRANGE", _key(operator.prefix), "0", str(_LISTED - 1), "REV")
     found: list[BulkChange] = []
-    for each in ids or ():
+    for each in await _stored(operator, "ZRANGE", "", "0", str(_LISTED - 1), "REV") or ():
         bulk = await read_bulk(operator, _text(each))
         if bulk is not None:
             found.append(bulk)
@@ -277,9 +286,8 @@ async def cancel_bulk(operator: Operator, bulk_id: str) -> bool:
     if not found or found["state"] not in ("running", "rejected"):
         return False
     operator.access.check_action(found["kind"], found["queue"])
-    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
-    await transport.command("HSET", key, "cancelled", "1")
-    if not await transport.command("EXISTS", f"{key}:lock"):  # no process performs it
+    await _stored(operator, "HSET", bulk_id, "cancelled", "1")
+    if not await _is_performed(operator, bulk_id):
         await _end(operator, bulk_id, found, "cancelled")
     return True
 
@@ -299,11 +307,11 @@ async def perform_bulk(operator: Operator, bulk_id: str) -> None:
         return
     action = _action_of(found)
     operator.access.check_action(action.kind, action.queue)
-    transport, key, token = await operator.transport(), _key(operator.prefix, bulk_id), secrets.token_hex(8)
-    if not await transport.call(lock(f"{key}:lock", token, _LOCK_MS)):
+    transport, token = await operator.transport(), secrets.token_hex(8)
+    if not await transport.call(lock(_lock_key(operator, bulk_id), token, _LOCK_MS)):
         return
     try:
-        await transport.command("HSET", key, "state", "running", "error", "")
+        await _stored(operator, "HSET", bulk_id, "state", "running", "error", "")
         state, error = "finished", ""
         try:
             if not await _run(operator, bulk_id, found, action, token):
@@ -312,12 +320,12 @@ async def perform_bulk(operator: Operator, bulk_id: str) -> None:
             state, error = "rejected", str(problem)
         await _end(operator, bulk_id, found, state, error)
     finally:
-        await transport.call(unlock(f"{key}:lock", token))
+        await transport.call(unlock(_lock_key(operator, bulk_id), token))
 
 
 async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], action: ManyAction, token: str) -> bool:
     """Perform the steps; return False if the change was cancelled."""
-    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
+    transport = await operator.transport()
     done, problems = _int(found, "done"), _int(found, "problems")
     examples: list[str] = json.loads(found["examples"] or "[]")
     queue = await operator.queue(action.queue)
@@ -328,21 +336,21 @@ async def _run(operator: Operator, bulk_id: str, found: Mapping[str, str], actio
             examples = (examples + [f"{each.id}: {each.error}" for each in step.problems[:_EXAMPLES]])[:_EXAMPLES]
             if step.position and time.monotonic() - written < _WRITTEN_EVERY_S:
                 continue
-            await transport.command(
-                "HSET", key, "done", str(done), "problems", str(problems), "examples", json.dumps(examples),
-                "position", step.position, "updated", str(await server_time(transport)),
+            await _stored(
+                operator, "HSET", bulk_id, "done", str(done), "problems", str(problems), "examples",
+                json.dumps(examples), "position", step.position, "updated", str(await server_time(transport)),
             )  # fmt: skip
             written = time.monotonic()
-            if not await transport.call(renew(f"{key}:lock", token, _LOCK_MS)):
+            if not await transport.call(renew(_lock_key(operator, bulk_id), token, _LOCK_MS)):
                 raise GlideMQError("another process continues the change, or it was deleted")
-            if step.position and await transport.command("HGET", key, "cancelled"):
+            if step.position and await _stored(operator, "HGET", bulk_id, "cancelled"):
                 return False
     return True
 
 
 async def _end(operator: Operator, bulk_id: str, begun: Mapping[str, str], state: str, error: str = "") -> None:
-    transport, key = await operator.transport(), _key(operator.prefix, bulk_id)
-    await transport.command("HSET", key, "state", state, "error", error, "updated", str(await server_time(transport)))
+    now = str(await server_time(await operator.transport()))
+    await _stored(operator, "HSET", bulk_id, "state", state, "error", error, "updated", now)
     done = _int(await _read(operator, bulk_id), "done")
     texts = {"finished": f"done {done}", "cancelled": f"cancelled after {done}", "rejected": f"rejected: {error}"}
     await write_audit(
@@ -365,8 +373,7 @@ def _action_of(found: Mapping[str, str]) -> ManyAction:
 
 
 async def _read(operator: Operator, bulk_id: str) -> dict[str, str]:
-    transport = await operator.transport()
-    found: dict[Any, Any] = await transport.command("HGETALL", _key(operator.prefix, bulk_id))
+    found: dict[Any, Any] = await _stored(operator, "HGETALL", bulk_id)
     return defaultdict(str, {_text(name): _text(value) for name, value in found.items()})
 
 
