@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.nav import Navigation
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,6 +75,36 @@ def _to_repository(markdown: str, folder: Path) -> str:
         return f"]({project['urls']['Homepage']}/blob/main/docs/{path}{match[2] or ''})"
 
     return PAGE_LINK.sub(target, markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write ``llms.txt``: the pages by section, each with its first paragraph."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}"]
+    section = ""
+    for page in _pages:
+        at = page.ancestors[-1].title if page.ancestors else "Home"
+        if at != section:
+            lines += ["", f"## {at}", ""]
+            section = at
+        lines.append(f"- [{page.title}]({page.canonical_url}): {_first_paragraph(page.markdown or '')}")
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _first_paragraph(markdown: str) -> str:
+    text = re.sub(r"(?s)^```.*?^```", "", markdown, flags=re.MULTILINE)
+    paragraphs = (" ".join(each.split()) for each in text.split("\n\n"))
+    found = next((each for each in paragraphs if each and each[0] not in "#<`!|-["), "")
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", found)
+
+
+_pages: list[Page] = []
+"""The pages in the order of the navigation."""
+
+
+def on_nav(nav: Navigation, **_: object) -> Navigation:
+    """Keep the pages for ``llms.txt``."""
+    _pages[:] = nav.pages
+    return nav
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

@@ -230,3 +230,26 @@ async def in_turn(
                 following = f"{at}|{following}" if following else f"{at + 1}|" if at + 1 < len(links) else ""
             yield done, following
         own = ""
+
+
+HIDDEN: Final = "•••"
+REDACTED: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
+"""Names of keys whose values are hidden, by default."""
+CUT: Final = "…"
+_DEPTH: Final = 100
+"""Levels of a value that are shown: clients in other languages may store values deeper than Python's stack."""
+
+
+def redacted(value: Any, names: Iterable[str], *, depth: int = _DEPTH) -> Any:
+    """Return a value in which those of keys that contain one of the names are hidden; deeper levels are cut."""
+    if isinstance(value, (Mapping, list, tuple)) and not depth:
+        return CUT
+    if isinstance(value, Mapping):
+        held: Mapping[Any, Any] = cast("Any", value)
+        return {
+            key: HIDDEN if any(name in str(key).lower() for name in names) else redacted(item, names, depth=depth - 1)
+            for key, item in held.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [redacted(item, names, depth=depth - 1) for item in cast("list[Any]", value)]
+    return value

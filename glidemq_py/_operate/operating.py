@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from glidemq_py._api.dead_letters import envelope_of
 from glidemq_py._api.flow_producer import FlowProducer
@@ -26,7 +26,7 @@ from glidemq_py._core.keys import DEFAULT_PREFIX, QueueKeys, partition_home
 from glidemq_py._core.limits import FairKeyDefaults, FairKeyInfo, GlobalLimits, GroupInfo
 from glidemq_py._core.record import JobState, WorkerInfo
 from glidemq_py._features.broadcast import Subscription, get_subscriptions
-from glidemq_py._features.failures import Failure, FailureStats
+from glidemq_py._features.failures import Failure, FailureCriteriaDict, FailureStats
 from glidemq_py._features.metrics_by_name import MetricsByName, MetricsByNameSetting
 from glidemq_py._features.outbox import dead_letter_queue
 from glidemq_py._features.queue_list import find_queues
@@ -450,7 +450,7 @@ class Operator:
     # -- failures -----------------------------------------------------------------------------------------
 
     @reading("failure")
-    async def iter_failures(self, queue: str, **criteria: Any) -> AsyncIterator[Failure]:
+    async def iter_failures(self, queue: str, **criteria: Unpack[FailureCriteriaDict]) -> AsyncIterator[Failure]:
         """Iterate over the failed jobs of a queue, with readable errors; ``criteria`` as for `Queue.failures.iter`."""
         async for failure in (await self.queue(queue)).failures.iter(**criteria):
             yield shown_failure(failure)

@@ -138,7 +138,7 @@ def _content_of(option: str, texts: Sequence[str]) -> dict[str, Any] | None:
     return pairs_of(option, texts) or None
 
 
-def _limit_of(option: str, text: str) -> Any:
+def limit_of(option: str, text: str) -> Any:
     return False if text in ("off", "0") else rate_of(option, text)
 
 
@@ -178,7 +178,7 @@ PARAMETERS: Final = {
     "timeout": Param("--timeout TIME", "Give up after this time.", span_of),
     "answers": Param("--timeout TIME", "How long to wait for answers.", span_of),
     "concurrency": Param("--concurrency N", "Active jobs; 0 = no limit.", least=0),
-    "rate_limit": Param("--rate JOBS/TIME", "Jobs per window, such as 100/1m; off = no limit.", _limit_of),
+    "rate_limit": Param("--rate JOBS/TIME", "Jobs per window, such as 100/1m; off = no limit.", limit_of),
     "yes": Param("--yes -y", "Do not ask for confirmation."),
     "dry_run": Param("--dry-run", "Report what would be changed, and change nothing."),
     "url": Param("--url URL", "URL of the server; default: GLIDEMQ_URL, then [tool.glidemq]."),

@@ -479,8 +479,8 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         entries = cast("dict[Any, Any]", value).items()
         return {_key(key): as_json(item) for key, item in entries}
-    if isinstance(value, TimelineEntry):
-        return as_json(value._asdict())
+    if hasattr(value, "_asdict"):  # a named tuple
+        return as_json(cast("Any", value)._asdict())
     if isinstance(value, (list, tuple, set, frozenset)):
         return [as_json(item) for item in cast("list[Any]", value)]
     if isinstance(value, datetime):

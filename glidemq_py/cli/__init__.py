@@ -23,6 +23,7 @@ PASSED: Final = {
     "gateway": ("glidemq_py.gateway.__main__", "Serve bunqueue clients."),
     "dashboard": ("glidemq_py.dashboard.__main__", "Show queues in a browser."),
     "dev": ("glidemq_py.cli.dev", "Run the server, the workers and the dashboard of a project."),
+    "mcp": ("glidemq_py.mcp.__main__", "Let agents look at queues, over the Model Context Protocol."),
     "demo": ("glidemq_py.cli.demo", "Run a small shop on a private server, to try the other commands on."),
     "library": ("glidemq_py.library", "Print, load or check the function library of the server."),
     "spark": ("glidemq_py.spark.environment", "Print the missing requirements of the Spark data source."),
@@ -32,7 +33,7 @@ PASSED: Final = {
 WORKER_VERBS: Final = frozenset({"inspect", "ls", "ping", "quiet", "resize", "resume"})
 """Commands of `glidemq worker` that do not run a worker."""
 
-_WITH_SERVER: Final = frozenset({"worker", "proxy", "gateway", "dashboard", "dev", "library"})
+_WITH_SERVER: Final = frozenset({"worker", "proxy", "gateway", "dashboard", "mcp", "dev", "library"})
 """Commands of `PASSED` that connect to the server of the settings."""
 _VARIABLES: Final = {"--url": "GLIDEMQ_URL", "--prefix": "GLIDEMQ_PREFIX"}
 

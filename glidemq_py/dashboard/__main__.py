@@ -13,8 +13,8 @@ except ImportError as error:
 
 from glidemq_py._client.transport import known_url
 from glidemq_py._core.command_line import parse_duration
+from glidemq_py._operate.conversion import REDACTED
 from glidemq_py.dashboard import Dashboard
-from glidemq_py.dashboard.options import REDACTED
 from glidemq_py.errors import EmbeddedServerError
 
 TOKENS_VARIABLE = "GLIDEMQ_DASHBOARD_TOKENS"

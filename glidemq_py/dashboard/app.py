@@ -31,6 +31,7 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.times import Milliseconds
 from glidemq_py._operate.access import READ_ONLY, Access, AccessDeniedError
 from glidemq_py._operate.action import ManyAction, count
+from glidemq_py._operate.conversion import REDACTED, redacted
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.stored_changes import (
     BulkChange,
@@ -42,10 +43,10 @@ from glidemq_py._operate.stored_changes import (
 )
 from glidemq_py._web.clients import NotAllowedError, UnauthorizedError, check_site
 from glidemq_py.dashboard.changes import BUTTONS, CHANGES, LABELS, Change, Form
-from glidemq_py.dashboard.options import COOKIE, REDACTED, SORT_COOKIE, Authorize, DashboardOptions, session_of
+from glidemq_py.dashboard.options import COOKIE, SORT_COOKIE, Authorize, DashboardOptions, session_of
 from glidemq_py.dashboard.pages import PAGES, Page, template_of
 from glidemq_py.dashboard.reading import Reader
-from glidemq_py.dashboard.texts import FILTERS, plot, redacted, sparkline
+from glidemq_py.dashboard.texts import FILTERS, plot, sparkline
 from glidemq_py.dashboard.visit import MissingError, Visit, link
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobNotFoundError
 

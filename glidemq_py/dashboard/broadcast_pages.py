@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any, Final
 
 from glidemq_py._features.broadcast import Subscription
+from glidemq_py._operate.conversion import redacted
 from glidemq_py._operate.lists import (
     dead_letter_queues,
     get_deliveries,
@@ -16,7 +17,6 @@ from glidemq_py._operate.lists import (
 )
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import DeadLetter, JobDetails, MessageSummary
-from glidemq_py.dashboard.texts import redacted
 from glidemq_py.dashboard.visit import Visit, parse_filter, search_of, without_state
 from glidemq_py.errors import GlideMQValidationError, ScriptError
 

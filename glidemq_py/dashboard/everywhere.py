@@ -10,13 +10,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from glidemq_py._core.record import JobState, WorkerInfo
-from glidemq_py._operate.conversion import data_of, summary_of
+from glidemq_py._operate.conversion import data_of, redacted, summary_of
 from glidemq_py._operate.filters import FailureGroup, JobFilter
 from glidemq_py._operate.job_actions import in_state
 from glidemq_py._operate.lists import dead_letter_queues
 from glidemq_py._operate.operating import some
 from glidemq_py._operate.snapshots import BatchSnapshot, JobSummary, QueueSnapshot
-from glidemq_py.dashboard.texts import redacted
 from glidemq_py.dashboard.visit import KEYS, STATES, Search, Visit, parse_filter
 from glidemq_py.errors import GlideMQValidationError
 

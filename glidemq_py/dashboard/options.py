@@ -26,8 +26,6 @@ Authorize = Callable[[HTTPConnection], Access | Awaitable[Access | None] | None]
 
 COOKIE: Final = "glidemq_dashboard"
 SORT_COOKIE: Final = "glidemq_sort"
-REDACTED: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "credential")
-"""Names of keys whose values a page hides."""
 _FREE: Final = 10
 _WINDOW_S: Final = 60.0
 _GAP_S: Final = 0.5

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from glidemq_py._core.record import JobState
 from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason, requeues
 from glidemq_py._features.timeline import TimelineEntry
+from glidemq_py._operate.conversion import redacted
 from glidemq_py._operate.filters import JobFilter, shape_of
 from glidemq_py._operate.lists import get_newest_dead_letters
 from glidemq_py._operate.operating import Operator
@@ -21,7 +22,7 @@ from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
 from glidemq_py.dashboard import broadcast_pages, everywhere
 from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.reading import quarters_of
-from glidemq_py.dashboard.texts import is_complete, redacted
+from glidemq_py.dashboard.texts import is_complete
 from glidemq_py.dashboard.visit import (
     STATES,
     MissingError,

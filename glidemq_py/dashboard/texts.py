@@ -5,15 +5,16 @@ from __future__ import annotations
 import json as stdlib_json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from markupsafe import Markup, escape
 
 from glidemq_py._core import json_text as json
 from glidemq_py._features.failed_attempts import FailureReason, reason_named
+from glidemq_py._operate.conversion import CUT
 from glidemq_py._operate.snapshots import FlowNode
 
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -25,11 +26,7 @@ _SPARK: Final = Markup(
     '<svg class="spark" role="img" viewBox="0 0 {} {}" preserveAspectRatio="none"><title>{}</title><path d="{}"/></svg>'
 )
 _PLOT: Final = Markup('<div class="plot" id="{}" role="img" aria-label="{}" data-plot="{}"></div>')
-HIDDEN: Final = "•••"
 _FOREIGN: Final = re.compile(r"(site|dist)-packages|[/\\]lib[/\\]python\d|[/\\]glidemq_py[/\\]|<frozen ")
-_DEPTH: Final = 100
-"""Levels of a value that a page shows: clients in other languages may store values deeper than Python's stack."""
-CUT: Final = "…"
 
 
 def number(value: float | None) -> str:
@@ -100,21 +97,6 @@ def clock(ms: int | None) -> Markup:
     at = datetime.fromtimestamp(ms / 1_000, UTC)
     text = at.isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00") + " UTC"
     return Markup('<time class="full" datetime="{}">{}</time>').format(at.isoformat(), text)
-
-
-def redacted(value: Any, names: Iterable[str], *, depth: int = _DEPTH) -> Any:
-    """Return a value in which those of keys that contain one of the names are hidden; deeper levels are cut."""
-    if isinstance(value, (Mapping, list, tuple)) and not depth:
-        return CUT
-    if isinstance(value, Mapping):
-        held: Mapping[Any, Any] = cast("Any", value)
-        return {
-            key: HIDDEN if any(name in str(key).lower() for name in names) else redacted(item, names, depth=depth - 1)
-            for key, item in held.items()
-        }
-    if isinstance(value, (list, tuple)):
-        return [redacted(item, names, depth=depth - 1) for item in cast("list[Any]", value)]
-    return value
 
 
 def short(text: str) -> str:

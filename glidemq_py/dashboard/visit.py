@@ -11,6 +11,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from glidemq_py._operate.access import Access
+from glidemq_py._operate.conversion import redacted
 from glidemq_py._operate.filters import FailureGroup, JobFilter, group_failures
 from glidemq_py._operate.job_actions import in_state
 from glidemq_py._operate.operating import Operator
@@ -18,7 +19,6 @@ from glidemq_py._operate.parsing import CRITERIA, Param
 from glidemq_py._operate.snapshots import FlowNode, JobPage, JobSummary, MessagePage, QueueSnapshot
 from glidemq_py.dashboard.options import DashboardOptions
 from glidemq_py.dashboard.reading import Reader
-from glidemq_py.dashboard.texts import redacted
 from glidemq_py.errors import GlideMQError, GlideMQValidationError
 
 _P = ParamSpec("_P")

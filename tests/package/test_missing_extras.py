@@ -16,6 +16,8 @@ NEEDS = [
     ("uvicorn", "import glidemq_py.proxy.__main__", "proxy"),
     ("jinja2", "import glidemq_py.dashboard", "dashboard"),
     ("uvicorn", "import glidemq_py.dashboard.__main__", "dashboard"),
+    ("mcp", "import glidemq_py.mcp", "mcp"),
+    ("mcp", "import glidemq_py.mcp.__main__", "mcp"),
     ("textual", "import glidemq_py.cli.top_screen", "cli"),
     ("pyspark", "from glidemq_py.spark import GlideMQDataSource", "spark"),
     ("prometheus_client", "import glidemq_py.telemetry.prometheus", "prometheus"),
