@@ -2,18 +2,19 @@
 
 The time is the key ``P:clock`` of a library for tests; tests/server/test_clock.py moves the clock of a real server."""
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Scheduler
+from glidemq_py import Job
 from tests.contract.api import Queue
-from tests.contract.observe import START, SetClock, assert_order
+from tests.contract.observe import START, Clockwork, SetClock, assert_order
 
 INTERVAL = 60_000
 """Of everything here, ms."""
+LOOK = 5_000
+"""Longest pause of the process that fires schedulers, ms."""
 STEPS = (30_000, 3_600_000, 40 * 86_400_000)
 
 
@@ -56,7 +57,6 @@ async def test_many_due_times_are_brought_forward_by_several_calls(clock: SetClo
     assert_order(await fetched(queue), range(900))
 
 
-@pytest.mark.exclude("blocking", reason="its schedulers are of another class")
 @pytest.mark.parametrize(
     ("how", "within", "step"),
     [
@@ -66,22 +66,22 @@ async def test_many_due_times_are_brought_forward_by_several_calls(clock: SetClo
         ({"pattern": "* * * * *"}, 2 * INTERVAL, 3_600_000),  # a match that has run before a short step runs once
     ],
 )
-async def test_schedulers_go_on(clock: SetClock, queue: Queue, how: Any, within: int, step: int):
+async def test_schedulers_go_on(clockwork: Clockwork, how: Any, within: int, step: int):
     async def run_after(ms: int):
-        clock.set(clock.now + ms)
-        while not (found := await queue.fetch(wait=500)):
-            pass
-        await found[0].complete()
+        clockwork.advance(ms)
+        await fire()
+        (lease,) = await clockwork.queue.fetch()
+        await lease.complete()
 
-    async def next_run() -> int:
-        scheduler = await queue.schedulers.get("s")
-        assert scheduler is not None
-        return scheduler.next_run or clock.now + within + 1
+    async def fire():
+        assert await clockwork.fire() <= LOOK, "the process that fires them does not see a step of the clock"
 
-    await queue.schedulers.upsert("s", **how)
-    async with asyncio.timeout(60), Scheduler(queue):
-        await run_after(INTERVAL)
-        clock.set(clock.now - step)
-        while await next_run() > clock.now + within:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        await run_after(within)
+    await clockwork.queue.schedulers.upsert("s", **how)
+    await fire()
+    await run_after(INTERVAL)
+    clockwork.advance(-step)
+    await fire()
+    scheduler = await clockwork.queue.schedulers.get("s")
+    assert scheduler is not None
+    assert scheduler.next_run is None or scheduler.next_run <= clockwork.now + within
+    await run_after(within)
