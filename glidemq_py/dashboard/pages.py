@@ -44,7 +44,7 @@ from glidemq_py.errors import (
 
 _T = TypeVar("_T")
 _QUEUES_A_PAGE: Final = 50
-_JOBS_A_PAGE: Final = 50
+_JOBS_A_PAGE: Final = 25
 _EXAMINED: Final = 1_500
 """Jobs that a page of a filter examines: up to 80 ms."""
 _DEAD_LETTERS: Final = 500
@@ -185,13 +185,19 @@ async def queue(visit: Visit) -> dict[str, Any]:
 
 
 async def jobs(visit: Visit) -> dict[str, Any]:
-    """Jobs of a queue, fifty at a time."""
+    """Jobs of a queue, 25 at a time."""
     common = await _of_queue(visit, "jobs")
     if common["queue"].is_broadcast:
         return await broadcast_pages.messages(visit, common)
     name, text = visit.queue, visit.arguments.get("filter", "")
     state = visit.arguments.get("state") or None
-    found: dict[str, Any] = {"page": None, "problem": "", "only": None, "search": None}
+    found: dict[str, Any] = {
+        "page": None,
+        "problem": "",
+        "only": None,
+        "search": None,
+        "stop": "stop" in visit.arguments,
+    }
     try:
         if state is not None and state not in STATES:
             raise GlideMQValidationError("state", state, f"must be one of {', '.join(STATES)}")

@@ -108,6 +108,24 @@
       });
     }
   });
+  // Keys: / goes to the search box, j and k to the next and previous row; enter opens it as any link, x selects it.
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]), textarea, select")) return;
+    const row = document.activeElement.closest("tbody tr");
+    if (event.key === "/") {
+      const box = document.querySelector("[data-find]");
+      if (!box) return;
+      box.select();
+    } else if (event.key === "j" || event.key === "k") {
+      const rows = [...document.querySelectorAll("main tbody tr")].filter((each) => each.querySelector("a"));
+      const next = rows[row ? rows.indexOf(row) + (event.key === "j" ? 1 : -1) : 0];
+      if (next) next.querySelector("a").focus();
+    } else if (event.key === "x" && row) {
+      const box = row.querySelector("input[type=checkbox]");
+      if (box) box.click();
+    } else return;
+    event.preventDefault();
+  });
   // The browser compares suggestions with the whole text of the box; they are for its last word.
   document.addEventListener("input", (event) => {
     const words = event.target.list;

@@ -198,6 +198,29 @@ def test_suggestions_of_the_filter_box_follow_its_earlier_words(browser: Any, pa
     assert browser.execute_script(values, box) == offered
 
 
+def test_keys_move_through_the_jobs_of_a_list(browser: Any, pages: tuple[str, dict[str, str]]):
+    browser.set_window_size(1_280, 900)
+    browser.get(pages[1]["jobs"] + "&state=completed")
+    body = browser.find_element(By.TAG_NAME, "body")
+    ids = [each.get_attribute("value") for each in browser.find_elements(By.NAME, "id") if each.is_displayed()]
+    focused = "return document.activeElement.textContent"
+    for key, at in (("j", 0), ("j", 1), ("j", 2), ("k", 1)):
+        browser.switch_to.active_element.send_keys(key)
+        assert browser.execute_script(focused) == ids[at]
+    browser.switch_to.active_element.send_keys("x")
+    assert browser.find_element(By.ID, "number").text == "1 selected"
+    body.send_keys("/")
+    browser.switch_to.active_element.send_keys("name:jx")
+    assert browser.find_element(By.NAME, "filter").get_attribute("value") == "name:jx"
+    browser.find_element(By.LINK_TEXT, ids[1]).send_keys("\ue007")
+    until(browser, lambda _: "/job?" in browser.current_url)
+
+
+def test_search_goes_on_until_it_has_seen_everything(browser: Any, pages: tuple[str, dict[str, str]]):
+    browser.get(f"{pages[0]}/search?find=nothing+has+this")
+    until(browser, lambda _: "No job matches" in browser.page_source)
+
+
 def test_open_page_shows_changes_and_keeps_what_its_reader_has_opened(
     browser: Any, pages: tuple[str, dict[str, str]], url: str, queue_name: str
 ):
