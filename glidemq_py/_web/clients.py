@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import hmac
 import logging
+import re
 import time
 from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -141,18 +142,41 @@ async def read_body(headers: Headers, receive: Receive, most: int, seconds: floa
                 return bytes(content)
 
 
-def check_tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
-    """Return the tokens of an option, whose texts are not checked.
+_ANY_TOKEN: Final = re.compile(r"(?s).+")
+
+
+def check_tokens(
+    option: str, given: Iterable[str], form: re.Pattern[str] = _ANY_TOKEN, allowed: str = "strings that are not empty"
+) -> tuple[str, ...]:
+    """Return the tokens of an option, each of this form; ``allowed`` describes it.
 
     Raises:
-        GlideMQValidationError: If there is none. The message contains no token.
+        GlideMQValidationError: If there is none, or one is invalid. The message contains no token.
     """
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise GlideMQValidationError(option, SECRET, "must be an iterable of tokens, such as a list")
     tokens = tuple(given)
     if not tokens:
         raise GlideMQValidationError(option, (), "must not be empty; None disables authentication")
+    if not all(type(token) is str and form.fullmatch(token) for token in tokens):
+        raise GlideMQValidationError(option, SECRET, f"must be {allowed}")
     return tokens
+
+
+def public_name(names: Iterable[str]) -> str | None:
+    """Return the address to listen on, or name in the header Host, that is not of this machine; None if all are.
+
+    The names alone protect nothing: any client can send ``Host: localhost``.
+    """
+    return next((name for name in names if name not in (*LOOPBACK_HOSTS, "::1")), None)
+
+
+def require_tokens(options: Any, names: Iterable[str]) -> None:
+    """Raise GlideMQValidationError if other machines reach a server whose options have no tokens."""
+    public = public_name(names)
+    if public is not None and options.tokens is None and not options.allow_anonymous:
+        problem = f"is required with host {public!r}; allow_anonymous=True disables authentication"
+        raise GlideMQValidationError("tokens", None, problem)
 
 
 _INTERVAL_S: Final = 60.0

@@ -19,12 +19,11 @@ from glidemq_py._core.command_line import PREFIX_VARIABLE, ArgumentParser, parse
 from glidemq_py._core.keys import DEFAULT_PREFIX
 from glidemq_py._core.logs import escape_control, get_logger
 from glidemq_py._core.times import Milliseconds, to_ms
-from glidemq_py._web.clients import LOOPBACK_HOSTS, RepeatedWarnings, address_of
+from glidemq_py._web.clients import LOOPBACK_HOSTS, RepeatedWarnings, address_of, public_name
 from glidemq_py.errors import GlideMQError
 
 _HEADER_BYTES: Final = 16_384
 _GRACE_S: Final = 30
-_LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 _ANY_ADDRESS: Final = ("0.0.0.0", "::", "")  # nosec B104  # compared with an option, never a default
 _FULL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -171,18 +170,6 @@ def accepted_hosts(host: str, given: Sequence[str] | None) -> list[str]:
     return [*LOOPBACK_HOSTS, *([named] if named not in LOOPBACK_HOSTS else [])]
 
 
-def public_name(host: str, hosts: Sequence[str]) -> str | None:
-    """Return the address to listen on, or a name in the header Host, that is not of this machine; None if all are.
-
-    The names alone protect nothing: any client can send ``Host: localhost``.
-
-    Args:
-        host: the address to listen on.
-        hosts: accepted names.
-    """
-    return next((name for name in (host, *hosts) if name not in _LOCAL and name not in LOOPBACK_HOSTS), None)
-
-
 class ServerParser(ArgumentParser):
     """The parser of a command that serves HTTP: address, hosts, connections, prefix, level of the log.
 
@@ -224,7 +211,7 @@ class ServerParser(ArgumentParser):
             given: Further options of `server_config`.
         """
         hosts = accepted_hosts(options.host, options.allowed_host)
-        public = public_name(options.host, hosts)
+        public = public_name((options.host, *hosts))
         if remedy and public is not None:
             return self.refuse(f"{public} is not a local address: {remedy}")
         try:

@@ -10,8 +10,8 @@ from glidemq_py._core.checks import Converted, OptionValue, check_bool, check_in
 from glidemq_py._core.keys import DEFAULT_PREFIX, validate_prefix
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features.backup.store import check_storage
-from glidemq_py._web.clients import check_tokens
-from glidemq_py.errors import SECRET, GlideMQValidationError
+from glidemq_py._web.clients import check_tokens, require_tokens
+from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.addresses import Network, parse_networks
 
 __all__ = ["BACKLOG", "GatewayOptions"]
@@ -19,7 +19,6 @@ __all__ = ["BACKLOG", "GatewayOptions"]
 BACKLOG: Final = 2_048
 """Connections that wait until the gateway accepts them: many clients reconnect at once when it is back."""
 _SHARED_PORT: Final = "must not be 0 with several processes (share_port): each would get another port"
-_LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 def _prefix(option: str, value: str) -> str:
@@ -27,13 +26,6 @@ def _prefix(option: str, value: str) -> str:
         return validate_prefix(value)
     except GlideMQValidationError as error:
         raise GlideMQValidationError(option, error.value, error.problem) from None
-
-
-def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
-    tokens = check_tokens(option, given)
-    if not all(type(token) is str and token for token in tokens):
-        raise GlideMQValidationError(option, SECRET, "must be strings that are not empty")
-    return tokens
 
 
 def _origins(option: str, given: Iterable[str]) -> tuple[str, ...]:
@@ -93,7 +85,7 @@ class GatewayOptions(OptionValue, kw_only=True):
     host: str = option(partial(check_text, maximum=255), default="127.0.0.1")
     port: int = option(partial(check_int, minimum=0, maximum=65_535), default=6_789)
     prefix: str = option(_prefix, default=DEFAULT_PREFIX)
-    tokens: Converted[tuple[str, ...] | None, Iterable[str] | None] = option(_tokens, default=None, repr=False)
+    tokens: Converted[tuple[str, ...] | None, Iterable[str] | None] = option(check_tokens, default=None, repr=False)
     allow_anonymous: bool = option(check_bool, default=False)
     max_connections: int = option(partial(check_int, minimum=1, maximum=1_000_000), default=20_000)
     frame_timeout: Converted[int, Milliseconds] = option(partial(to_ms, minimum=100, maximum=DAY_MS), default=60_000)
@@ -128,6 +120,4 @@ class GatewayOptions(OptionValue, kw_only=True):
         if (self.tls_cert is None) != (self.tls_key is None):
             missing, given = ("tls_key", "tls_cert") if self.tls_key is None else ("tls_cert", "tls_key")
             raise GlideMQValidationError(missing, None, f"is required with {given}")
-        if self.host not in _LOCAL and self.tokens is None and not self.allow_anonymous:
-            problem = f"is required with host {self.host!r}; allow_anonymous=True disables authentication"
-            raise GlideMQValidationError("tokens", None, problem)
+        require_tokens(self, [self.host])

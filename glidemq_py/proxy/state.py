@@ -32,9 +32,9 @@ from glidemq_py._core.logs import get_logger
 from glidemq_py._core.queue_options import COMPRESSIONS, Compression
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py._operate.access import ROLES, Role, suffices
-from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_tokens
+from glidemq_py._web.clients import LOOPBACK_HOSTS, NotAllowedError, check_tokens, require_tokens
 from glidemq_py._worker.broadcasts import BroadcastWorker
-from glidemq_py.errors import SECRET, ClosedError, GlideMQValidationError
+from glidemq_py.errors import ClosedError, GlideMQValidationError
 from glidemq_py.proxy.hubs import SubscriptionHub
 from glidemq_py.proxy.responses import INTERNAL, status_of
 
@@ -45,8 +45,7 @@ OnError = Callable[[Exception, Request], object]
 OpenT = TypeVar("OpenT", Queue[Any, Any], Broadcast[Any])
 
 
-_HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
-_SHORTEST_TOKEN: Final = 16
+_HOST: Final = re.compile(r"\*|[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
 _DAY_MS: Final = 86_400_000
 _QUEUES_KEPT: Final = 1_000
 
@@ -63,6 +62,10 @@ def _on_error(option: str, value: OnError) -> OnError:
     return check_callable(option, value, "error", "request")
 
 
+_tokens = partial(
+    check_tokens, form=re.compile(r"[^\s\x80-\U0010ffff]{16,}"),
+    allowed="ASCII strings of at least 16 characters without spaces",
+)  # fmt: skip
 _size = partial(check_int, minimum=1, maximum=2**30)
 
 
@@ -71,18 +74,9 @@ def _hosts(option: str, given: Iterable[object]) -> tuple[str, ...]:
     if not names:
         raise GlideMQValidationError(option, (), "must not be empty")
     for name in names:
-        if not isinstance(name, str) or not (name == "*" or _HOST.fullmatch(name)):
+        if not isinstance(name, str) or not _HOST.fullmatch(name):
             raise GlideMQValidationError(option, name, "must be host names without port, IPv6 in brackets, or '*'")
     return tuple(str(name).lower() for name in names)
-
-
-def _tokens(option: str, given: Iterable[str]) -> tuple[str, ...]:
-    tokens = check_tokens(option, given)
-    for token in tokens:
-        if len(token) < _SHORTEST_TOKEN or not token.isascii() or token.split() != [token]:
-            problem = f"must be ASCII strings of at least {_SHORTEST_TOKEN} characters without spaces"
-            raise GlideMQValidationError(option, SECRET, problem)
-    return tokens
 
 
 class ProxyOptions(OptionValue, kw_only=True):
@@ -125,10 +119,7 @@ class ProxyOptions(OptionValue, kw_only=True):
     role: Role = option(partial(check_choice, choices=ROLES), default="operator")
 
     def _check_given(self) -> None:
-        public = [name for name in self.hosts if name not in LOOPBACK_HOSTS]
-        if public and self.tokens is None and not self.allow_anonymous:
-            problem = f"is required with the host {public[0]!r}; allow_anonymous=True disables authentication"
-            raise GlideMQValidationError("tokens", None, problem)
+        require_tokens(self, self.hosts)
 
 
 class ProxyState:
