@@ -20,7 +20,7 @@ from glidemq_py._core.calls.adding import DATA, AddReply, Row, encode_row
 from glidemq_py._core.checks import check_iterable, name_within
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions, cost_error
 from glidemq_py._core.option_values import JobRef
-from glidemq_py._core.queue_options import Durability, Entry, entry_of
+from glidemq_py._core.queue_options import Durability, Entry, check_call, entry_of
 from glidemq_py._core.record import ADDED_OUTCOMES, JobOutcome
 from glidemq_py._features import queue_list
 from glidemq_py._features.dependencies import Relations, invalid_parent, missing_dependency
@@ -93,8 +93,8 @@ async def add_routed(
     return await rerouted(add, refusal)
 
 
-def entries_of(jobs: Iterable[Any], defaults: JobOptions) -> Iterator[Entry]:
-    """Yield the jobs of a bulk, with a fast path for (name, data) tuples whose name was validated before."""
+def entries_of(jobs: Iterable[Any], defaults: JobOptions, queue: str) -> Iterator[Entry]:
+    """Yield the jobs of a bulk for a queue, with a fast path for (name, data) tuples of a name validated before."""
     known = set[str]()
     for i, job in enumerate(check_iterable("jobs", jobs, "jobs")):
         if job.__class__ is tuple and len(job) == 2:
@@ -102,6 +102,7 @@ def entries_of(jobs: Iterable[Any], defaults: JobOptions) -> Iterator[Entry]:
             if type(name) is str and name in known:
                 yield name, data, defaults
                 continue
+        check_call(job, queue, f"jobs[{i}]")
         entry = entry_of(job, defaults, f"jobs[{i}]")
         known.add(entry[0])
         yield entry

@@ -11,7 +11,7 @@ from glidemq_py._api.job_batch import JobBatch
 from glidemq_py._core.calls.adding import encode_row
 from glidemq_py._core.keys import validate_existing_id, validate_job_id
 from glidemq_py._core.misuse import known_methods
-from glidemq_py._core.queue_options import Entry, JobInput, entry_of
+from glidemq_py._core.queue_options import Entry, JobInput, check_call, entry_of
 from glidemq_py._core.times import DAY_MS, Milliseconds, to_ms
 from glidemq_py._features import job_batches as calls
 from glidemq_py._features.job_batches import BatchRef
@@ -91,6 +91,7 @@ async def _create_within(
     callbacks: Callbacks = {}
     for option, callback in given.items():
         if callback is not None:
+            check_call(callback, queue.name, option)
             entry = entry_of(callback, queue.options.default_job_options, option)
             entry[2].check_place("callback", "is not accepted for callbacks of a batch", f"{option}.")
             callbacks[option] = entry

@@ -501,7 +501,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
             return await Plan(self, link, entries, durability, around).run()
 
         return await add_within(
-            self._middleware, repeat(self._shown_name), entries_of(jobs, self._defaults), add,
+            self._middleware, repeat(self._shown_name), entries_of(jobs, self._defaults, self._shown_name), add,
             blocking=self._runtime.is_blocking,
         )  # fmt: skip
 

@@ -537,7 +537,7 @@ def _log_unawaited(coroutine: CoroutineType[Any, Any, Any], frame: FrameType) ->
         return  # the job of the handler fails
     path, line, _ = (coroutine.cr_origin or ((frame.f_code.co_filename, frame.f_lineno, ""),))[0]
     call = coroutine.__name__ if owner is None else f"{owner!r}.{coroutine.__name__}"
-    cure = "task.blocking" if hasattr(owner, "blocking") else "a class of glidemq_py.sync"
+    cure = f".blocking.{coroutine.__name__}()" if hasattr(owner, "blocking") else "a class of glidemq_py.sync"
     message = "%s:%d: %s() was called without await, so it had no effect: use await, or in blocking code %s"
     get_logger("glidemq_py").error(message, path, line, call, cure)
 

@@ -349,8 +349,8 @@ class AnyTask(Protocol[T_co]):
         ...
 
     @property
-    def queue_name(self) -> str:
-        """Name of its queue."""
+    def queue_names(self) -> tuple[str, ...]:
+        """Names of the queues of its worker."""
         ...
 
     def read_result(self, value: Any) -> T_co:
@@ -376,6 +376,12 @@ class TaskCall(JobSpec, Generic[T_co]):
 def is_call(value: object) -> TypeIs[TaskCall[Any]]:
     """Return True for a call of a task."""
     return isinstance(value, TaskCall)
+
+
+def check_call(job: object, queue: str, where: str) -> None:
+    """Raise GlideMQValidationError for a call of a task that adds to another queue."""
+    if is_call(job) and queue not in job.task.queue_names:
+        raise GlideMQValidationError(where, job.task, f"adds to queue {job.task.queue_names[0]!r}, not to {queue!r}")
 
 
 Entry = tuple[str, Any, JobOptions]

@@ -142,9 +142,9 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
         return cast("ResultT", self._resolved.read_result(value))
 
     @property
-    def queue_name(self) -> str:
-        """Name of the queue of the task's worker."""
-        return self._owner.queue_name
+    def queue_names(self) -> tuple[str, ...]:
+        """Names of the queues of the task's worker."""
+        return (self._owner.queue_name, *self._owner.queue_names[1:])
 
     @property
     def queue(self) -> Queue[Any, Any]:

@@ -51,7 +51,7 @@ class AppQueues:
     def __init__(
         self, queues: Sequence[Queue[Any, Any] | Task[..., Any, ..., Any]], *, workers: Sequence[Worker[Any]] = ()
     ) -> None:
-        named = [(each.queue_name if isinstance(each, Task) else each.name, each) for each in queues]
+        named = [(each.queue_names[0] if isinstance(each, Task) else each.name, each) for each in queues]
         self._given: Mapping[str, Queue[Any, Any] | Task[..., Any, ..., Any]] = dict(named)
         if len(self._given) != len({each._owner if isinstance(each, Task) else each for each in queues}):
             raise GlideMQValidationError("queues", [name for name, _ in named], "must have different names")

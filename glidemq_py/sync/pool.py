@@ -81,7 +81,7 @@ class LaterAdd:
     def __init__(self, job: TaskCall[Any] | Queue[Any, Any], name: str, data: Any, options: Mapping[str, Any]) -> None:
         if isinstance(job, TaskCall):
             self._add: Callable[[], object] = partial(job.task.blocking.add_bulk, [job])
-            name, queue = job.name, job.task.queue_name
+            name, queue = job.name, job.task.queue_names[0]
         else:
             self._add, queue = partial(job.add, name, data, **options), job.name
         self._place = name, queue

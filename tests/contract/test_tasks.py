@@ -209,6 +209,24 @@ async def test_flow_of_calls(worker: Worker, url: Any, raw: Raw) -> None:
     assert stored == [{"attempts": 3}, {"attempts": 2}, {"priority": 3}, {"attempts": 2}]
 
 
+async def test_results_of_children_in_several_queues(worker: Worker, url: Any, queue_name: str) -> None:
+    other = f"{queue_name}-other"
+    several = Worker({queue_name: 1, other: 1}, connection=url)
+
+    @several.task
+    async def count(text: str) -> int:
+        return len(text.split())
+
+    @several.task
+    async def total(job: Job, /) -> list[int]:
+        return await job.get_children_results(count)
+
+    children = [FlowJob("count", name, {"text": text}) for name, text in ((queue_name, "a b"), (other, "c"))]
+    async with several, FlowProducer(url) as flows:
+        node = await flows.add(FlowJob("total", queue_name, children=children))
+        assert sorted(await node.job.wait_until_finished()) == [1, 2]
+
+
 async def test_graph_of_calls(worker: Worker, url: Any) -> None:
     tasks = Counted(worker)
     first, second = DagNode(tasks.count.call("a b"), node="first"), DagNode(tasks.count.call("c"), node="second")
@@ -265,8 +283,18 @@ async def test_schedule_of_a_call(worker: Worker, url: Any, queue_name: str) -> 
     made = await worker.queue.schedulers.upsert("often", every=60_000, template=tasks.count.call("a b"))
     assert (made.job_name, made.data, made.options) == ("count", {"text": "a b"}, JobOptions(attempts=2))
     async with Queue(f"{queue_name}-other", url) as other:
-        with pytest.raises(GlideMQValidationError, match=f"adds to queue '{queue_name}': use the schedulers of that"):
+        rejected = f"adds to queue '{queue_name}', not to '{queue_name}-other'"
+        with pytest.raises(GlideMQValidationError, match=f"'template'.*{rejected}"):
             await other.schedulers.upsert("often", every=60_000, template=tasks.count.call("a b"))
+        with pytest.raises(GlideMQValidationError, match=rf"'jobs\[1\]'.*{rejected}"):
+            await other.add_bulk([("a",), tasks.count.call("a b")])
+        with pytest.raises(GlideMQValidationError, match=f"'on_success'.*{rejected}"):
+            await other.job_batches.create(on_success=tasks.count.call("a b"))
+        tasks = Counted(Worker([queue_name, other.name], connection=url))
+        (job,) = await other.add_bulk([tasks.count.call("a b")])
+        await job.remove()
+        with pytest.raises(GlideMQError, match="has several queues: add jobs through a Queue with the name of one"):
+            await FlowProducer(url).add(tasks.count.call("a b"))
 
 
 async def test_a_handler_takes_the_other_names(worker_for: WorkerFor, url: Any, queue_name: str) -> None:

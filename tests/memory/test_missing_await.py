@@ -132,7 +132,7 @@ def test_forgotten_add_is_logged_with_its_place(caplog: pytest.LogCaptureFixture
     line = frame.f_lineno - (5 if is_task else 3)
     name, cure = "<Queue 'emails'>", "a class of glidemq_py.sync"
     if is_task:
-        name, cure = "<Task 'welcome'>", "task.blocking"
+        name, cure = "<Task 'welcome'>", ".blocking.add()"
     (record,) = caplog.records
     assert record.getMessage() == (
         f"{__file__}:{line}: {name}.add() was called without await, so it had no effect: "

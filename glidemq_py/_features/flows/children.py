@@ -67,22 +67,23 @@ async def children_results(link: QueueLink[JobTransport], job_id: str, task: Any
         base, child = split_member(member)
         if text[:1] == "v":
             by_base.setdefault(base, {})[child] = text[1:]
-    found: dict[str, str] = {}
+    found: list[tuple[int, str, str, str]] = []
     for base, texts in by_base.items():
         queue = base[base.index(":{") + 2 : -1]
         partition = await references.partition(queue)
-        if task.queue_name != (queue if partition is None else partition.queue_name):
+        shown = queue if partition is None else partition.queue_name
+        if shown not in task.queue_names:
             continue
         for ids in pieces(list(texts), _SMALL_PAGE):
             rows = await link.transport.call(flows.flow_nodes(f"{base}:meta", ids, ("name",)))
             for child, row in zip(ids, rows, strict=True):
                 if isinstance(row, bool):
-                    place = f"child {child!r} of queue {task.queue_name!r}"
+                    place = f"child {child!r} of queue {shown!r}"
                     raise JobNotFoundError(f"{place} was deleted, so its task is unknown: keep it until its parent ran")
                 if row[1] == [task.name]:
-                    found[child if partition is None else partition.id_of(child)] = texts[child]
-    ordered = sorted(found, key=lambda child: (len(child), child))
-    return [task.read_result(decode_result(found[child], link.serializer)) for child in ordered]
+                    shown_id = child if partition is None else partition.id_of(child)
+                    found.append((len(shown_id), shown_id, shown, texts[child]))
+    return [task.read_result(decode_result(text, link.serializer)) for *_, text in sorted(found)]
 
 
 async def ended_children(link: QueueLink[JobTransport], job_id: str) -> dict[str, str]:

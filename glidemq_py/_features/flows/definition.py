@@ -58,7 +58,7 @@ class FlowMember(OptionValue):
     def __init__(self, *args: Any, **given: Any) -> None:
         if args and is_call(args[0]):
             call, *others = args
-            fields = {"name": call.name, "queue": call.task.queue_name, "data": call.data, "options": call.options}
+            fields = {"name": call.name, "queue": call.task.queue_names[0], "data": call.data, "options": call.options}
             if others or given.keys() & fields:
                 raise TypeError(f"{type(self).__name__}() takes name, queue, data and options from the call of a task")
             args, given = (), {**given, **fields, "call": call}

@@ -15,7 +15,7 @@ from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.logs import get_logger
 from glidemq_py._core.misuse import check_keywords, known_methods
 from glidemq_py._core.payload import JSON_SERIALIZER, decode_data
-from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions, is_call
+from glidemq_py._core.queue_options import JobInput, JobSpec, QueueOptions, check_call
 from glidemq_py._features.queue_list import register
 from glidemq_py._features.schedulers.entry import (
     PAUSED,
@@ -292,9 +292,7 @@ class Schedulers(Area):
         """
         check_keywords(options, _KEYWORDS)
         check_text("name", name, maximum=NAME_LENGTH)
-        if is_call(template) and template.task.queue_name != self._queue.name:
-            problem = f"adds to queue {template.task.queue_name!r}: use the schedulers of that queue"
-            raise GlideMQValidationError("template", template.task, problem)
+        check_call(template, self._queue.name, "template")
         schedule = Schedule(**options)
         job_options, stored = _template(await self._queue._first(), template, self._queue.options, name)
 
