@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +17,12 @@ from glidemq_py._operate.conversion import redacted
 from glidemq_py._operate.filters import JobFilter, shape_of
 from glidemq_py._operate.lists import get_newest_dead_letters
 from glidemq_py._operate.operating import Operator
-from glidemq_py._operate.snapshots import DeadLetter, JobDetails, QueueSnapshot, StepSummary
+from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot, StepSummary
 from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
 from glidemq_py.dashboard import broadcast_pages, everywhere
 from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.reading import quarters_of
-from glidemq_py.dashboard.texts import is_complete
+from glidemq_py.dashboard.texts import Drawing, draw, is_complete, state_of
 from glidemq_py.dashboard.visit import (
     STATES,
     MissingError,
@@ -56,6 +56,11 @@ _FAILURES: Final = 1_000
 """Newest failed jobs that are grouped: twenty calls."""
 _FAILURES_MS: Final = 10_000
 """Time between two reads of the failures of an open page."""
+_FLOW: Final = 200
+_LARGE_FLOW: Final = 20_000
+"""Jobs of a flow that are counted: half a second."""
+_LARGE_FLOW_MS: Final = 30_000
+"""Time between two reads of a flow with more than `_FLOW` jobs."""
 _CHILDREN: Final = 20
 """Jobs of a flow that the page of a job reads."""
 _ACTIVE: Final = JobFilter(state=JobState.ACTIVE)
@@ -434,13 +439,34 @@ async def subscriptions(visit: Visit) -> dict[str, Any]:
 
 async def flow(visit: Visit) -> dict[str, Any]:
     """Flow of a job as a drawing."""
-    common = await _of_queue(visit, "jobs")
-    root = await visit.flow(visit.arguments.get("id", ""), 200)
-    if root is None:
-        raise JobNotFoundError(visit.arguments.get("id", ""))
-    from glidemq_py.dashboard.texts import draw
+    common, job_id = await _of_queue(visit, "jobs"), visit.arguments.get("id", "")
+    found = await visit.flow(job_id, _FLOW)
+    if found is None:
+        raise JobNotFoundError(job_id)
 
-    return {**common, "root_node": root, "drawing": draw(root)}
+    is_large = any(each.is_cut for each in _jobs_of(found))
+
+    async def read() -> tuple[Counter[str], bool, Drawing]:
+        root = found
+        if is_large:
+            root = await visit.operator.get_flow(visit.queue, job_id, max_jobs=_LARGE_FLOW) or found
+        jobs = _jobs_of(root)
+        return Counter(map(state_of, jobs)), any(each.is_cut for each in jobs), draw(root)
+
+    lifetime = _LARGE_FLOW_MS if is_large else 0
+    states, is_cut, drawing = await visit.shared("drawing", job_id, visit.seen, read=read, lifetime=lifetime)
+    return {**common, "root_node": found, "drawing": drawing, "counts": states, "is_cut": is_cut}
+
+
+def _jobs_of(root: FlowNode) -> Iterable[FlowNode]:
+    """Return each job of a flow once."""
+    found, stack = dict[tuple[str, str], FlowNode](), [root]
+    while stack:
+        node = stack.pop()
+        if (node.queue, node.id) not in found:
+            found[node.queue, node.id] = node
+            stack += node.children
+    return found.values()
 
 
 async def audit(visit: Visit) -> dict[str, Any]:

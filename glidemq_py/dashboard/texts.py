@@ -5,8 +5,9 @@ from __future__ import annotations
 import json as stdlib_json
 import re
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -198,15 +199,29 @@ _WIDTH: Final = 210
 _HEIGHT: Final = 44
 _GAP_X: Final = 56
 _GAP_Y: Final = 14
+_SIBLINGS: Final = 8
+"""Most siblings with the same name that have a box each."""
+_FAILED: Final = 5
+"""Failed ones of more, which have a box each."""
+_BOXES: Final = 40
+"""Boxes of the children of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A job of the drawing, with the position of its upper left corner."""
+    """A job of the drawing, with the position of its upper left corner.
+
+    Attributes:
+        node: The job, without its children.
+        x: Pixels from the left.
+        y: Pixels from the top.
+        states: Of a box for many siblings with the same name, ``node`` being one of them: how many have each state.
+    """
 
     node: FlowNode
     x: int
     y: int
+    states: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,20 +236,46 @@ class Drawing:
     box_height: int = _HEIGHT
 
 
+def state_of(node: FlowNode) -> str:
+    """Return the state of a job of a flow; "deleted" if it does not exist any more."""
+    return str(node.state or "deleted")
+
+
+def _folded(children: Iterable[FlowNode]) -> list[tuple[FlowNode, Counter[str]]]:
+    """Return what is drawn of siblings: many with the same name are one box, but some failed ones have their own."""
+    kinds: dict[tuple[str, str], list[FlowNode]] = {}
+    for child in children:
+        kinds.setdefault((child.queue, child.name), []).append(child)
+    found: list[tuple[FlowNode, Counter[str]]] = []
+    for members in kinds.values():
+        apart = members
+        if len(members) > _SIBLINGS:
+            apart = [each for each in members if each.state == "failed"][:_FAILED]
+        found += [(each, Counter()) for each in apart]
+        if apart is not members:
+            rest = Counter(map(state_of, members))
+            rest["failed"] -= len(apart)
+            found.append((replace(members[0], children=()), +rest))
+    if len(found) > _BOXES:
+        rest = sum((states or Counter([state_of(each)]) for each, states in found[_BOXES:]), Counter[str]())
+        found[_BOXES:] = [(replace(found[_BOXES][0], name="", children=()), rest)]
+    return found
+
+
 def draw(root: FlowNode) -> Drawing:
     """Return the drawing of a flow. A job that several others wait for is drawn below each of them."""
     boxes: list[Box] = []
     lines: list[str] = []
     rows = 0
     # Depth first without recursion: a flow may be deeper than Python's stack.
-    stack: list[tuple[FlowNode, int, bool]] = [(root, 0, False)]
+    stack: list[tuple[FlowNode, Mapping[str, int], int, bool]] = [(root, {}, 0, False)]
     middles: list[list[int]] = [[]]
     while stack:
-        node, depth, is_done = stack.pop()
+        node, states, depth, is_done = stack.pop()
         if not is_done:
-            stack.append((node, depth, True))
+            stack.append((node, states, depth, True))
             middles.append([])
-            stack += [(child, depth + 1, False) for child in reversed(node.children)]
+            stack += [(child, of, depth + 1, False) for child, of in reversed(_folded(node.children))]
             continue
         below = middles.pop()
         x = depth * (_WIDTH + _GAP_X)
@@ -243,7 +284,7 @@ def draw(root: FlowNode) -> Drawing:
         else:
             middle = rows * (_HEIGHT + _GAP_Y) + _HEIGHT // 2
             rows += 1
-        boxes.append(Box(node, x, middle - _HEIGHT // 2))
+        boxes.append(Box(replace(node, children=()), x, middle - _HEIGHT // 2, states))
         right, far = x + _WIDTH, x + _WIDTH + _GAP_X
         lines += [f"M{right} {middle} C{right + 28} {middle} {far - 28} {y} {far} {y}" for y in below]
         middles[-1].append(middle)

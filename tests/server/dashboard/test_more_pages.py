@@ -247,3 +247,14 @@ async def test_job_that_waits_gets_a_signal_with_data(queue: Queue, url: str, qu
         assert await job.wait_until_finished(timeout=100_000) == {"kg": 2}
         shown = await page(client, "job", q=queue_name, id=job.id)
         assert "signal weight: awaiting" in shown or "signal weight: done" in shown
+
+
+async def test_large_flow_is_counted_and_has_few_boxes(url: str, queue_name: str):
+    async with FlowProducer(url) as flows:
+        children = [FlowJob("page", queue_name, {"n": n}) for n in range(300)]
+        flow = await flows.add(FlowJob("book", queue_name, children=children))
+    async with browsing(url) as client:
+        shown = await page(client, "flow", q=queue_name, id=flow.job.id)
+    assert "301 jobs:</strong> 300 waiting, 1 waiting-children" in shown
+    assert re.search(r"page \W 300<", shown)
+    assert len(re.findall(r"<text ", shown)) == 4

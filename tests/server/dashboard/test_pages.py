@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -404,6 +405,24 @@ def test_drawing_of_a_flow_is_a_tree():
     for number in range(3_000):
         chain = node(str(number), chain)
     assert len(draw(chain).boxes) == 3_001
+
+
+def test_many_siblings_of_a_flow_are_one_box():
+    failed, other = JobState.FAILED, JobState.COMPLETED
+    leaves = [
+        FlowNode(
+            id=str(n), queue="q", name=f"n{n % 2}", state=failed if n < 20 else other, error=None, children=(),
+            is_cut=False,
+        )
+        for n in range(10_000)
+    ]  # fmt: skip
+    boxes = draw(replace(node("root", *leaves), name="root")).boxes
+    assert len(boxes) == 1 + 2 * 6, "five failed ones of each name have their own box"
+    folded = [box for box in boxes if box.states]
+    assert [dict(box.states) for box in folded] == [{"failed": 5, "completed": 4_990}] * 2
+    assert all(box.node.children == () for box in boxes), "a page keeps no other jobs"
+    named = [replace(each, name=each.id) for each in leaves]
+    assert len(draw(node("root", *named)).boxes) == 1 + 41
 
 
 def test_scripts_of_others_are_unchanged():
