@@ -15,7 +15,7 @@ import time
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import unquote
 
 from glidemq_py._api.job_queue import AnyQueue
@@ -44,6 +44,8 @@ _IDS_PER_CALL: Final = 500
 _MOST_CHARS: Final = 256
 _PAGE: Final = "500"
 _TO_ESCAPE: Final = re.compile(r"[\x00-\x1f\x7f{}:%|]")
+K = TypeVar("K")
+V = TypeVar("V")
 _FINISHED: Final = tuple(state for state in JobState if state.is_finished)
 
 OpenQueue = Callable[[str], Awaitable[AnyQueue]]
@@ -109,7 +111,7 @@ class ChosenIds:
             self._known.pop(chosen, None)
             return None
         queue, _ = _parsed(found.decode("utf-8", "replace"))
-        self._remember(chosen, queue)
+        keep(self._known, chosen, queue)
         return queue
 
     async def claim(
@@ -146,7 +148,7 @@ class ChosenIds:
         for each in every:
             if each not in existing:
                 own[each] = value
-                self._remember(each, queue)
+                keep(self._known, each, queue)
         return existing
 
     async def restore(self, queue: str, chosen: Iterable[str]) -> int:
@@ -281,11 +283,13 @@ class ChosenIds:
     def _shard(self, chosen: str) -> str:
         return f"{self._prefix}:gateway:ids:{zlib.crc32(chosen.encode('utf-8', 'surrogatepass')) % SHARDS}"
 
-    def _remember(self, chosen: str, queue: str) -> None:
-        self._known[chosen] = queue
-        self._known.move_to_end(chosen)
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+
+def keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
+    """Remember a value as the latest; the oldest of too many is forgotten."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _KEPT:
+        kept.popitem(last=False)
 
 
 async def _used_in(opened: AnyQueue, chosen: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from glidemq_py._api.job_queue import AnyQueue
 from glidemq_py._client.transport import Transport
@@ -34,14 +34,10 @@ from glidemq_py._core.keys import (
 from glidemq_py._core.keys import queue_number as queue_number
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import GlideMQValidationError
-from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, chosen_of, engine_id
+from glidemq_py.gateway.chosen_ids import ChosenIds, OpenQueue, chosen_of, engine_id, keep
 from glidemq_py.gateway.names import MARK, QueueNameError, engine_name, queue_of_part, wire_name
 from glidemq_py.gateway.table import CommandError
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-_KEPT: Final = 10_000
 _DIGITS: Final = 8
 _NUMBERS_TRIED: Final = 100
 _NUMBERS_PER_CALL: Final = 250
@@ -81,7 +77,7 @@ class JobIds:
 
     def met(self, queue: str) -> None:
         """Remember a queue or partition that exists, or may exist."""
-        _keep(self._met, usual_number(queue), queue)
+        keep(self._met, usual_number(queue), queue)
 
     async def part(self, name: str) -> AnyQueue:
         """Return the queue, or the partition of one, whose keys have this name."""
@@ -282,20 +278,13 @@ class JobIds:
         return name
 
     def _remember(self, queue: str, number: int) -> None:
-        _keep(self._numbers, queue, self._numbers.get(queue, number))
-        _keep(self._names, number, queue)
+        keep(self._numbers, queue, self._numbers.get(queue, number))
+        keep(self._names, number, queue)
 
     def _forget(self, number: int, queue: str) -> None:
         self._names.pop(number, None)
         if self._numbers.get(queue) == number:
             del self._numbers[queue]
-
-
-def _keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _KEPT:
-        kept.popitem(last=False)
 
 
 def _valid_number(text: bytes | None) -> int | None:

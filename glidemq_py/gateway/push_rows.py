@@ -33,11 +33,9 @@ _KNOWN_S: Final = 2.0
 _KEPT_GROUPS: Final = 1_000
 _TOGETHER: Final = 250
 
-_known: WeakKeyDictionary[AnyQueue, dict[str, tuple[int, float]]] = WeakKeyDictionary()
-"""Per queue: the size of a group that this process has set, and until when it is not set again."""
+_known: WeakKeyDictionary[AnyQueue, dict[str, tuple[Any, float]]] = WeakKeyDictionary()
+"""Per queue and group ("" = each group): the limits that this process has set, and until when not again."""
 _Defaults = tuple[int | None, tuple[int, int] | None]
-_defaults: WeakKeyDictionary[AnyQueue, tuple[_Defaults, float]] = WeakKeyDictionary()
-"""Per queue: the limits of each group that this process has set, and until when they are not set again."""
 
 _GROUP: Final = (
     Field("affinity"), Kind.POSITIVE("concurrency", 1, MAX_COUNT), Kind.MAP("limit"),
@@ -63,16 +61,11 @@ async def set_group_sizes(queue: AnyQueue, sizes: Iterable[GroupSize | None]) ->
         GlideMQConnectionError: If the server cannot be reached.
     """
     wanted = dict(each for each in sizes if each is not None)
-    if not wanted:
-        return
-    known, now = _known.setdefault(queue, {}), time.monotonic()
-    new = [(group, size) for group, size in wanted.items() if not _is_known(known.get(group), size, now)]
+    new = [each for each in wanted.items() if not _is_known(queue, *each)]
     for some in pieces(new, _TOGETHER):
         await asyncio.gather(*(queue.fair_keys.set_limits(group, max_backlog=size) for group, size in some))
-        if len(known) + len(some) > _KEPT_GROUPS:
-            known.clear()
-        for group, size in some:
-            known[group] = size, now + _KNOWN_S
+        for each in some:
+            _remember(queue, *each)
 
 
 async def set_group_defaults(queue: AnyQueue, given: Mapping[Any, Any]) -> None:
@@ -84,17 +77,17 @@ async def set_group_defaults(queue: AnyQueue, given: Mapping[Any, Any]) -> None:
         CommandError: If a limit is invalid.
         GlideMQConnectionError: If the server cannot be reached.
     """
-    wanted, now = _defaults_of(given), time.monotonic()
-    known = _defaults.get(queue)
-    if known is not None and known[0] == wanted and now < known[1]:
+    concurrency, rate = wanted = _defaults_of(given)
+    if _is_known(queue, "", wanted):
         return
-    concurrency, rate = wanted
     # Nothing is written for a client that gives an empty map, if there are no limits.
-    if wanted != (None, None) or (known or await queue.fair_keys.get_defaults() != FairKeyDefaults()):
+    if wanted != (None, None) or (
+        "" in _known.get(queue, ()) or await queue.fair_keys.get_defaults() != FairKeyDefaults()
+    ):
         await queue.fair_keys.set_defaults(
             concurrency=concurrency or False, rate_limit=False if rate is None else RateLimit(*rate)
         )
-    _defaults[queue] = wanted, now + _KNOWN_S
+    _remember(queue, "", wanted)
 
 
 def _defaults_of(given: Mapping[Any, Any]) -> _Defaults:
@@ -109,11 +102,18 @@ def _defaults_of(given: Mapping[Any, Any]) -> _Defaults:
 def forget_group_limits(queue: AnyQueue) -> None:
     """Set all sizes and limits again: the queue was deleted."""
     _known.pop(queue, None)
-    _defaults.pop(queue, None)
 
 
-def _is_known(found: tuple[int, float] | None, size: int, now: float) -> bool:
-    return found is not None and found[0] == size and now < found[1]
+def _is_known(queue: AnyQueue, group: str, limits: object) -> bool:
+    found, until = _known.get(queue, {}).get(group, (None, 0.0))
+    return found == limits and time.monotonic() < until
+
+
+def _remember(queue: AnyQueue, group: str, limits: object) -> None:
+    known = _known.setdefault(queue, {})
+    if len(known) >= _KEPT_GROUPS:
+        known.clear()
+    known[group] = limits, time.monotonic() + _KNOWN_S
 
 
 _KEPT: Final = 500
