@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -25,7 +26,6 @@ import threading
 import time
 from pathlib import Path
 from secrets import token_hex
-from signal import SIGKILL, SIGTERM
 from typing import IO, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -244,7 +244,7 @@ def _stop_unused(server: EmbeddedServer, users: IO[bytes]) -> None:
         time.sleep(_UNUSED_S)
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            server.signal(SIGTERM)
+            server.signal(signal.SIGTERM)
             time.sleep(_STOP_S)
-            server.signal(SIGKILL)
+            server.signal(signal.SIGKILL)
             return

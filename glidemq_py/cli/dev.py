@@ -12,12 +12,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
+from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.embedded import dismiss_guard, embedded_binary, free_port, is_free, spawn_guard
 from glidemq_py._client.project import make_project
 from glidemq_py._client.transport import URL_VARIABLE, known_url
 from glidemq_py._core.command_line import ArgumentParser, parse_port
 from glidemq_py._core.forks import new_event
-from glidemq_py.errors import EmbeddedServerError, hide_urls
+from glidemq_py.errors import GlideMQError, hide_urls
 
 _DASHBOARD_PORT = 8090
 _OWN, _SERVER, _DASHBOARD = "dev", "server", "dashboard"
@@ -40,14 +41,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             embedded_binary()  # no folder is created without it
             make_project()
         url = known_url()
-    except (OSError, EmbeddedServerError) as error:
-        return _complain(f"the server cannot be started: {error}")
-    if url is None:
+        server = None if url is None else ConnectionOptions.from_url(url)
+    except (OSError, GlideMQError) as error:
+        return _complain(f"the server cannot be used: {error}")
+    if server is None:
         return _complain("the server of the project cannot be used, see above; give --url or set GLIDEMQ_URL")
     port = given.port if given.port and is_free(given.port) else free_port()
     commands[_DASHBOARD] = [_DASHBOARD, "--allow-changes", "--port", str(port), "--log-level", "warning"]
     if os.environ.get(URL_VARIABLE):
-        log.write(_SERVER, hide_urls(url))
+        log.write(_SERVER, f"using {server}")
     log.write(_DASHBOARD, f"http://127.0.0.1:{port}/")
     if not given.target:
         log.write(_OWN, "no worker runs: name some, such as glidemq dev shop.jobs:worker")

@@ -120,6 +120,7 @@ async def test_another_server_and_a_used_port(shop: Path, url: str, queue_name: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with command(shop, "glidemq_py.cli", "dev", "jobs:worker", "--port", port, "--url", url) as dev:
+            await dev.printed(r"^server +\| using valkey://127\.0\.0\.1:\d+$")
             [page] = await dev.printed(r"^dashboard +\| http://127.0.0.1:(\d+)/")
             assert page[1] != port
             await dev.printed("working on")
@@ -133,7 +134,10 @@ async def test_another_server_and_a_used_port(shop: Path, url: str, queue_name: 
 async def test_what_cannot_run_is_told(shop: Path):
     (shop / ".glidemq").write_text("")
     with command(shop, "glidemq_py.cli", "dev") as dev:
-        await dev.printed("glidemq dev: the server cannot be started: .*File exists")
+        await dev.printed("glidemq dev: the server cannot be used: .*File exists")
+        assert await dev.ends() == 1
+    with command(shop, "glidemq_py.cli", "dev", "--url", "http://somewhere") as dev:
+        await dev.printed("glidemq dev: the server cannot be used: .*http")
         assert await dev.ends() == 1
     os.unlink(shop / ".glidemq")
     with command(shop, "glidemq_py.cli", "dev", "--port", "0") as dev:
