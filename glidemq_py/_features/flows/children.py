@@ -80,7 +80,8 @@ async def children_results(link: QueueLink[JobTransport], job_id: str, task: Any
                 if isinstance(row, bool):
                     place = f"child {child!r} of queue {shown!r}"
                     raise JobNotFoundError(f"{place} was deleted, so its task is unknown: keep it until its parent ran")
-                if row[1] == [task.name]:
+                _, (name,) = row
+                if name == task.name:
                     shown_id = child if partition is None else partition.id_of(child)
                     found.append((len(shown_id), shown_id, shown, texts[child]))
     return [task.read_result(decode_result(text, link.serializer)) for *_, text in sorted(found)]
