@@ -12,8 +12,7 @@ from typing import Final, NamedTuple, Self
 
 from glidemq_py._api.job_queue import AnyQueue, Queue
 from glidemq_py._client.connection_options import ConnectionOptions
-from glidemq_py._client.shared_clients import SharedClient
-from glidemq_py._client.transport import ConnectionSource, Transport, check_connection, open_transport
+from glidemq_py._client.transport import Transport, check_connection, open_transport
 from glidemq_py._core.checks import check_text
 from glidemq_py._core.keys import DEFAULT_PREFIX, parse_job_id, validate_prefix, validate_queue_name
 from glidemq_py._core.record import JobState
@@ -80,19 +79,13 @@ class ClientIds:
     def __init__(self, connection: str | ConnectionOptions | None = None, *, prefix: str = DEFAULT_PREFIX) -> None:
         check_connection(connection)
         self._connection, self._prefix = connection, validate_prefix(prefix)
-        self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
         self._queues: dict[str, AnyQueue] = {}
 
     async def __aenter__(self) -> Self:
         """Connect."""
-        self._client = await SharedClient.open(self._connection)
-        try:
-            self._transport = await open_transport(self._client)
-        except BaseException:
-            await self.close()
-            raise
+        self._transport = await open_transport(self._connection)
         self._ids = JobIds(self._transport, self._prefix, self._queue)
         return self
 
@@ -134,11 +127,9 @@ class ClientIds:
         queues, self._queues, self._ids = self._queues, {}, None
         for queue in queues.values():
             await queue.close()
-        transport, client, self._transport, self._client = self._transport, self._client, None, None
+        transport, self._transport = self._transport, None
         if transport is not None:
             await transport.close()
-        if isinstance(client, SharedClient):
-            await client.close()
 
     def _opened(self) -> JobIds:
         if self._ids is None:
@@ -148,7 +139,7 @@ class ClientIds:
     async def _queue(self, name: str) -> AnyQueue:
         found = self._queues.get(name)
         if found is None:
-            found = self._queues[name] = Queue(name, self._client, prefix=self._prefix)
+            found = self._queues[name] = Queue(name, self._connection, prefix=self._prefix)
         return found
 
 

@@ -138,7 +138,7 @@ endpoints = Endpoints("/flows")
 def _producer(proxy: ProxyState) -> FlowProducer:
     # One per request: a producer keeps a link to every queue it was used with.
     options = proxy.options
-    return FlowProducer(proxy.client, prefix=options.prefix, compression=options.compression, events=options.events)
+    return FlowProducer(proxy.connection, prefix=options.prefix, compression=options.compression, events=options.events)
 
 
 # -- models ----------------------------------------------------------------------------------------------------

@@ -383,7 +383,7 @@ async def usage_summary(
     if names is None and proxy.options.queues is not None:
         names = sorted(proxy.options.queues)
     found = await get_usage_summary(
-        proxy.client, prefix=proxy.options.prefix, queues=names, start=_moment(start), end=_moment(end),
+        proxy.connection, prefix=proxy.options.prefix, queues=names, start=_moment(start), end=_moment(end),
         window=window or window_ms or None,
     )  # fmt: skip
     view = camel(found)

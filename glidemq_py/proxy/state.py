@@ -15,8 +15,7 @@ from starlette.requests import Request
 
 from glidemq_py._api.broadcast import Broadcast
 from glidemq_py._api.job_queue import Queue
-from glidemq_py._client.shared_clients import SharedClient
-from glidemq_py._client.transport import Connection, ConnectionSource
+from glidemq_py._client.transport import Connection, Transport, open_transport
 from glidemq_py._core.checks import (
     Converted,
     OptionValue,
@@ -126,7 +125,7 @@ class ProxyState:
     """One connection for all queues; a queue is opened at its first request.
 
     Args:
-        connection: that of the proxy. Streams use it directly, so that their reads share connections.
+        connection: that of the proxy; queues and streams share its clients.
         options: those of the proxy.
     """
 
@@ -135,7 +134,7 @@ class ProxyState:
         self.closing = asyncio.Event()
         self.started = time.monotonic()
         self.connection = connection
-        self._client: ConnectionSource | None = None
+        self._transport: Transport | None = None
         self._connecting = asyncio.Lock()
         self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
         self._broadcasts: OrderedDict[str, Broadcast[Any]] = OrderedDict()
@@ -147,12 +146,6 @@ class ProxyState:
         """Return the number of open queues."""
         return len(self._queues)
 
-    @property
-    def client(self) -> ConnectionSource:
-        """Return the shared connection; requires `connect`."""
-        assert self._client is not None
-        return self._client
-
     async def connect(self) -> None:
         """Connect if not connected.
 
@@ -162,10 +155,9 @@ class ProxyState:
         """
         if self.closing.is_set():
             raise ClosedError("the proxy is closing")
-        if self._client is None:
-            async with self._connecting:
-                if self._client is None:
-                    self._client = await SharedClient.open(self.connection)
+        async with self._connecting:
+            if self._transport is None:
+                self._transport = await open_transport(self.connection)
 
     def check_allowed(self, name: str, option: str = "name") -> None:
         """Check that a queue may be used.
@@ -197,7 +189,7 @@ class ProxyState:
         if name not in opened:
             options = self.options
             opened[name] = kind(
-                name, self.client, prefix=options.prefix, compression=options.compression, events=options.events
+                name, self.connection, prefix=options.prefix, compression=options.compression, events=options.events
             )
         opened.move_to_end(name)
         if len(opened) > _QUEUES_KEPT:
@@ -217,7 +209,7 @@ class ProxyState:
 
             def worker_of(handler: Any) -> BroadcastWorker:
                 return BroadcastWorker(
-                    name, handler, self.client, subscription=subscription, prefix=self.options.prefix
+                    name, handler, self.connection, subscription=subscription, prefix=self.options.prefix
                 )
 
             hub = self._subscriptions[key] = SubscriptionHub(worker_of, lambda: self._subscriptions.pop(key, None))
@@ -246,5 +238,5 @@ class ProxyState:
         await asyncio.gather(*self._leaving, *(user.close() for user in users), return_exceptions=True)
         self._queues.clear()
         self._broadcasts.clear()
-        if isinstance(self._client, SharedClient):
-            await self._client.close()
+        if self._transport is not None:
+            await self._transport.close()
