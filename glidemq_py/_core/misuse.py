@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from types import CoroutineType, FrameType
+from types import CoroutineType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, ParamSpec, TypeVar, cast
 
 from glidemq_py._core.checks import check_mapping, nearest_option, reject_unknown, snake_case
@@ -516,7 +516,12 @@ class BlockingOnly(Connected):
 
 
 _PACKAGE: Final = str(Path(__file__).parent.parent)
-_warn_unawaited: Final[Any] = vars(warnings).get("_warn_unawaited_coroutine")
+_python_warns: Final[Any] = vars(warnings).get("_warn_unawaited_coroutine")
+
+
+def _warn(message: str, category: type[Warning], stacklevel: int, source: object) -> None:
+    """Warn at the place at which Python would without `_report_unawaited`, two frames above."""
+    warnings.warn(message, category, stacklevel + 2, source=source)
 
 
 def _report_unawaited(coroutine: CoroutineType[Any, Any, Any]) -> None:
@@ -527,7 +532,7 @@ def _report_unawaited(coroutine: CoroutineType[Any, Any, Any]) -> None:
     with contextlib.suppress(Exception):
         if coroutine.cr_code.co_filename.startswith(_PACKAGE):
             _log_unawaited(coroutine, sys._getframe(1))
-    _warn_unawaited(coroutine)
+    _warn_unawaited(coroutine)  # pyright: ignore[reportPossiblyUnbound]
 
 
 def _log_unawaited(coroutine: CoroutineType[Any, Any, Any], frame: FrameType) -> None:
@@ -542,5 +547,6 @@ def _log_unawaited(coroutine: CoroutineType[Any, Any, Any], frame: FrameType) ->
     get_logger("glidemq_py").error(message, path, line, call, cure)
 
 
-if _warn_unawaited is not None:
+if isinstance(_python_warns, FunctionType):
+    _warn_unawaited: Final = FunctionType(_python_warns.__code__, {**_python_warns.__globals__, "warn": _warn})
     setattr(warnings, "_warn_unawaited_coroutine", _report_unawaited)  # noqa: B010

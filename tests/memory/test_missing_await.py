@@ -140,6 +140,18 @@ def test_forgotten_add_is_logged_with_its_place(caplog: pytest.LogCaptureFixture
     )
 
 
+@pytest.mark.filterwarnings("always")
+def test_python_warns_at_the_place_of_the_call():
+    async def foreign() -> None: ...
+
+    queue = Queue("emails")
+    with pytest.warns(RuntimeWarning, match="was never awaited") as warned:  # noqa: PT031
+        foreign()  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+        queue.add("a")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]
+    first, second = warned
+    assert (first.filename, second.filename, second.lineno - first.lineno) == (__file__, __file__, 1)
+
+
 async def test_awaited_and_foreign_coroutines_are_not_logged(caplog: pytest.LogCaptureFixture):
     async def foreign() -> None: ...
 
