@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
@@ -89,6 +90,14 @@ def utc(ms: int) -> str:
         return datetime.fromtimestamp(ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, OSError, ValueError):
         return str(ms)
+
+
+def in_zone(ms: int, zone: str) -> str:
+    """Return the time of day of a time in ms in a time zone; only the zone if this machine does not know it."""
+    try:
+        return f"{datetime.fromtimestamp(ms / 1_000, ZoneInfo(zone)):%H:%M} {zone}"
+    except (OverflowError, OSError, ValueError, KeyError):
+        return zone
 
 
 def clock(ms: int | None) -> Markup:
@@ -190,8 +199,8 @@ def meaning(reason: str) -> str:
 
 
 FILTERS: Final = {
-    "age": age, "ago": ago, "clock": clock, "duration": duration, "frames": frames, "hour": hour, "meaning": meaning,
-    "number": number, "words": words, "pretty": pretty, "short": short, "size": size, "utc": utc,
+    "age": age, "ago": ago, "clock": clock, "duration": duration, "frames": frames, "hour": hour, "in_zone": in_zone,
+    "meaning": meaning, "number": number, "words": words, "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip
 
 

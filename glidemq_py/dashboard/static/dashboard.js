@@ -82,13 +82,15 @@
   document.addEventListener("htmx:afterSwap", (event) => { localTimes(event.target); drawPlots(); });
   const status = (text) => {
     const place = document.getElementById("connection");
-    if (place && place.textContent !== text) place.textContent = text;
+    if (!place || place.textContent === text) return;
+    place.textContent = text;
+    place.classList.toggle("bad", text !== "live");
   };
   // The server ends each stream after some minutes; the browser then opens another one within two seconds.
   let lost = 0;
   document.addEventListener("htmx:sseOpen", () => { clearTimeout(lost); lost = 0; status("live"); });
   document.addEventListener("htmx:sseError", () => {
-    lost = lost || setTimeout(() => status("reconnecting…"), 1500);
+    lost = lost || setTimeout(() => status("no connection: these figures are old"), 1500);
   });
 
   document.addEventListener("click", (event) => {
@@ -117,7 +119,7 @@
       if (!box) return;
       box.select();
     } else if (event.key === "j" || event.key === "k") {
-      const rows = [...document.querySelectorAll("main tbody tr")].filter((each) => each.querySelector("a"));
+      const rows = [...document.querySelectorAll("main tbody tr")].filter((each) => each.querySelector("a") && each.offsetHeight);
       const next = rows[row ? rows.indexOf(row) + (event.key === "j" ? 1 : -1) : 0];
       if (next) next.querySelector("a").focus();
     } else if (event.key === "x" && row) {

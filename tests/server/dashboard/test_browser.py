@@ -90,7 +90,9 @@ async def _fill(url: str, name: str) -> str:
                 await ended.acquire()
         await queue.add("later", {"password": "hunter2"}, delay=3_600_000, fair_key="tenant")
         await queue.add("now", ordering={"key": "customer"})
-        await queue.schedulers.upsert("nightly", pattern="0 3 * * *", template={"name": "digest"})
+        await queue.schedulers.upsert("nightly", pattern="0 3 * * *", tz="Asia/Tokyo", template={"name": "digest"})
+        async with await queue.job_batches.create(on_complete=("publish", 1)) as batch:
+            await batch.add("later", delay=3_600_000)
     async with Broadcast(f"{name}-news", url) as news:
         await news.publish("orders.created", {"order": 7})
         await news.subscribe("search", start_from="0-0")

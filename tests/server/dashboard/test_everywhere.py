@@ -16,7 +16,7 @@ from tests.server.dashboard.test_pages import page, posted, run_all
 
 def row_with(text: str, words: str) -> str:
     """Return the row of a table that contains these words."""
-    return next((row for row in re.findall(r"<tr>.*?</tr>", text, re.DOTALL) if words in row), "")
+    return next((row for row in re.findall(r"<tr[ >].*?</tr>", text, re.DOTALL) if words in row), "")
 
 
 async def test_failures_of_all_queues_are_grouped_by_error(url: str, queue_name: str):
@@ -60,7 +60,7 @@ async def test_schedules_workers_batches_and_dead_letter_queues_are_listed(url: 
         raise ValueError("bad")
 
     async with Queue(queue_name, url, dead_letter_queue=f"{queue_name}-dead") as queue:
-        await queue.schedulers.upsert("nightly", pattern="0 3 * * *", template={"name": "digest"})
+        await queue.schedulers.upsert("nightly", pattern="0 3 * * *", tz="Asia/Tokyo", template={"name": "digest"})
         async with await queue.job_batches.create(on_complete=("publish", 1), batch_id=queue_name) as batch:
             await batch.add("later", 1, delay=3_600_000)
         failed = asyncio.Event()
@@ -72,7 +72,9 @@ async def test_schedules_workers_batches_and_dead_letter_queues_are_listed(url: 
                 await failed.wait()
             schedules = await page(client, "all-schedules")
             assert f'<a href="schedules?q={queue_name}">{queue_name}</a> nightly' in schedules
-            assert "Pause" in row_with(schedules, f"{queue_name}</a> nightly")
+            nightly = row_with(schedules, f"{queue_name}</a> nightly")
+            assert "Pause" in nightly
+            assert re.search(r'datetime="[^"]*T18:00:00\+00:00"[^<]*</time> = 03:00 Asia/Tokyo', nightly)
             assert f'workers?q={queue_name}">' in await page(client, "all-workers")
             assert "0 of 1" in row_with(await page(client, "all-batches"), f"<code>{queue_name}</code>")
             dead = row_with(await page(client, "all-dead-letters"), f"{queue_name}-dead")
