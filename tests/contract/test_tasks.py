@@ -278,6 +278,17 @@ async def test_results_of_deleted_children_have_no_task(worker: Worker, url: Any
             await node.job.wait_until_finished()
 
 
+async def test_batch_of_calls(worker: Worker) -> None:
+    tasks = Counted(worker)
+    ended = EventRecorder(worker)
+    async with worker:
+        async with await worker.queue.job_batches.create(on_success=tasks.count.call("a b")) as batch:
+            await batch.add_bulk([tasks.day.call(2), tasks.day.call(3)])
+        await ended.wait("completed", 3)
+        jobs = [each async for each in worker.queue.iter_jobs("completed")]
+    assert sorted(job.name for job in jobs) == ["count", "day", "day"]
+
+
 async def test_schedule_of_a_call(worker: Worker, url: Any, queue_name: str) -> None:
     tasks = Counted(worker)
     made = await worker.queue.schedulers.upsert("often", every=60_000, template=tasks.count.call("a b"))
