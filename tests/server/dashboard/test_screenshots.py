@@ -28,6 +28,7 @@ from glidemq_py import Broadcast, BroadcastWorker, FlowJob, FlowProducer, Job, M
 from tests.inside import connected
 from tests.server.dashboard.support import served
 from tests.server.dashboard.test_browser import PATIENCE_S, browser, until
+from tests.server.lossy_proxy import LossyProxy
 
 __all__ = ["browser"]
 
@@ -49,7 +50,7 @@ PICTURES: Final[dict[str, tuple[str, str]]] = {
 }
 """Files, their pages, and the headings of these."""
 BULK: Final = "dashboard-bulk.png"
-OLD: Final = 100_000 if os.environ.get("GLIDEMQ_PICTURES") else 15_000
+OLD: Final = 100_000 if os.environ.get("GLIDEMQ_PICTURES") else 5_000
 """Jobs that the dashboard deletes while the picture is taken."""
 DARK: Final = "dashboard-dark.png"
 PHONE: Final = "dashboard-phone.png"
@@ -203,15 +204,28 @@ async def _fill(url: str, name: str):
         await queue.add_bulk([("old", {"n": n}, {"delay": 3_600_000}) for n in range(OLD)])
 
 
+class SlowDeletes(LossyProxy):
+    """A connection on which deleting the old jobs takes half a minute, until the page of the change was seen."""
+
+    deleted = threading.Event()
+
+    def forward(self, chunk: bytes, source: socket.socket, target: socket.socket):
+        if b"_clean_jobs" in chunk:  # a hundred per call
+            self.deleted.wait(30 * 100 / OLD)
+        super().forward(chunk, source, target)
+
+
 @pytest.fixture(scope="module")
 def dashboard(server: Any) -> Iterator[str]:
     """Yield the address of a dashboard whose queue is called emails."""
     asyncio.run(_fill(server.url, "emails"))
     asyncio.run(_fill_others(server.url))
     asyncio.run(_fill_orders(server.url))
-    url = f"{server.url}?allow_no_aof=true"  # no picture shows the warning
     options = ("--prefix", PREFIX, "--allow-changes", "--refresh-interval", "250ms")
-    with _working(server.url), served(url, *options) as address:
+    with (
+        _working(server.url), SlowDeletes(server.url) as proxy,
+        served(f"{proxy.url}?allow_no_aof=true", *options) as address,  # no picture shows the warning
+    ):  # fmt: skip
         yield address
     asyncio.run(_obliterate(server.url))
 
@@ -314,3 +328,4 @@ def test_picture_of_a_change_of_many_jobs(browser: Any, dashboard: str, tmp_path
     take(browser, BULK, tmp_path)
     browser.find_element("css selector", "button.danger").click()
     until(browser, lambda _: "then stopped" in browser.page_source)
+    SlowDeletes.deleted.set()
