@@ -261,6 +261,16 @@ def queue_name(glidemq_queue_name: str) -> str:
     return glidemq_queue_name
 
 
+@pytest.fixture(params=["same", "other"])
+async def same_or_other(request: pytest.FixtureRequest, url: Any, queue: Any) -> AsyncIterator[Any]:
+    """Return the test's queue, or another one."""
+    if request.param == "same":
+        yield queue
+    else:
+        async with request.module.Queue(f"{queue.name}-other", url) as opened:
+            yield opened
+
+
 @pytest.fixture
 def key_leaks(resp: RespClient) -> Iterator[KeyLeaks]:
     """Fail a test that leaves unreachable keys on the shared server. See tests/key_leaks.py."""

@@ -3,7 +3,6 @@ effect of their failures.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.errors import ChildFailedError
+from tests.conftest import same_or_other
 from tests.contract.api import Queue
 from tests.server.worker_support import PATIENCE, EventRecorder, with_timeout
 
@@ -29,19 +29,12 @@ pytestmark = pytest.mark.usefixtures("clean_check")
 
 
 @pytest.fixture
-async def parents(url: Any, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
+def parents(queue: Queue) -> Queue:
+    return queue
 
 
-@pytest.fixture(params=["same", "other"])
-async def children(request: pytest.FixtureRequest, url: Any, parents: Queue) -> AsyncIterator[Queue]:
-    """The queue of the children: the parents' own, or another one."""
-    if request.param == "same":
-        yield parents
-    else:
-        async with Queue(f"{parents.name}-c", url) as queue:
-            yield queue
+children = same_or_other
+"""The queue of the children: the parents' own, or another one."""
 
 
 class Family:

@@ -1,7 +1,6 @@
 """Jobs that are added with `depends_on`: in one queue and across queues, in a bulk, with each policy."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,20 +15,15 @@ from glidemq_py import (
     UnrecoverableError,
     Worker,
 )
+from tests.conftest import same_or_other
 from tests.contract.api import Queue, own_id
 from tests.server.worker_support import PATIENCE, EventRecorder, Gate, WorkerFor, with_timeout
 
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 
-@pytest.fixture(params=["same", "other"])
-async def earlier(request: pytest.FixtureRequest, url: Any, queue: Queue) -> AsyncIterator[Queue]:
-    """The queue of the dependencies: the waiting job's own, or another one."""
-    if request.param == "same":
-        yield queue
-    else:
-        async with Queue(f"{queue.name}-e", url) as opened:
-            yield opened
+earlier = same_or_other
+"""The queue of the dependencies: the waiting job's own, or another one."""
 
 
 class Handler:

@@ -1,7 +1,7 @@
 """Batches: callbacks, joins of running jobs, removal, repair, cancelling, and what they leave behind."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from glidemq_py import (
 )
 from glidemq_py.errors import DurabilityError, JobBatchNotFoundError
 from glidemq_py.records import BatchJob, BatchRef, BatchStatus
+from tests.conftest import same_or_other
 from tests.contract.api import Queue
 from tests.server.worker_support import PATIENCE, WorkerFor, until, with_timeout
 
@@ -31,14 +32,8 @@ pytestmark = pytest.mark.usefixtures("clean_check")
 CALLBACKS: Any = {"on_complete": ("complete", 1), "on_success": ("success", 2), "on_failure": ("failure", 3)}
 
 
-@pytest.fixture(params=["same", "other"])
-async def target(request: pytest.FixtureRequest, url: Any, queue: Queue) -> AsyncIterator[Queue]:
-    """The queue of the batch's jobs: that of the batch, or another one."""
-    if request.param == "same":
-        yield queue
-    else:
-        async with Queue(f"{queue.name}-t", url) as opened:
-            yield opened
+target = same_or_other
+"""The queue of the batch's jobs: that of the batch, or another one."""
 
 
 class Handler:

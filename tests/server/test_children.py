@@ -3,7 +3,6 @@ effect of their failures.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from glidemq_py import (
     Worker,
 )
 from glidemq_py.testing import RespClient
+from tests.conftest import same_or_other
 from tests.inside import check_parents
 from tests.server.worker_support import EventRecorder, Raw
 
@@ -23,19 +23,12 @@ pytestmark = pytest.mark.usefixtures("clean_check")
 
 
 @pytest.fixture
-async def parents(url: str, queue_name: str) -> AsyncIterator[Queue]:
-    async with Queue(queue_name, url) as queue:
-        yield queue
+def parents(queue: Queue) -> Queue:
+    return queue
 
 
-@pytest.fixture(params=["same", "other"])
-async def children(request: pytest.FixtureRequest, url: str, parents: Queue) -> AsyncIterator[Queue]:
-    """The queue of the children: the parents' own, or another one."""
-    if request.param == "same":
-        yield parents
-    else:
-        async with Queue(f"{parents.name}-c", url) as queue:
-            yield queue
+children = same_or_other
+"""The queue of the children: the parents' own, or another one."""
 
 
 LOSE = """

@@ -1,6 +1,5 @@
 """Batches: callbacks, joins of running jobs, removal, repair, cancelling, and what they leave behind."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from glidemq_py import (
 )
 from glidemq_py._features.job_batches import PARENT
 from glidemq_py.errors import GlideMQConnectionError
+from tests.conftest import same_or_other
 from tests.contract.test_job_batches import counts, reaches, run_all
 from tests.inside import Call, calls, check_parents, connected
 from tests.server.worker_support import Raw
@@ -17,14 +17,8 @@ from tests.server.worker_support import Raw
 pytestmark = pytest.mark.usefixtures("clean_check")
 
 
-@pytest.fixture(params=["same", "other"])
-async def target(request: pytest.FixtureRequest, url: str, queue: Queue) -> AsyncIterator[Queue]:
-    """The queue of the batch's jobs: that of the batch, or another one."""
-    if request.param == "same":
-        yield queue
-    else:
-        async with Queue(f"{queue.name}-t", url) as opened:
-            yield opened
+target = same_or_other
+"""The queue of the batch's jobs: that of the batch, or another one."""
 
 
 async def test_repeated_and_late_reports_count_once(queue: Queue, raw: Raw):
