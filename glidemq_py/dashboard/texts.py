@@ -6,7 +6,7 @@ import json as stdlib_json
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -198,7 +198,7 @@ def meaning(reason: str) -> str:
     return next((text for each, text in _MEANINGS.items() if each == reason), "")
 
 
-FILTERS: Final = {
+FILTERS: Final[dict[str, Callable[..., str]]] = {
     "age": age, "ago": ago, "clock": clock, "duration": duration, "frames": frames, "hour": hour, "in_zone": in_zone,
     "meaning": meaning, "number": number, "words": words, "pretty": pretty, "short": short, "size": size, "utc": utc,
 }  # fmt: skip

@@ -39,7 +39,10 @@
     const format = kind === "time" ? duration : plain;
     const paint = fill && (() => colorOf(color) + fill);
     return { label, stroke: () => colorOf(color), fill: paint, width: 1.5, ...rest,
-      value: (_, value) => value == null ? "–" : format(value) };
+      value: (plot, value, at, place) => {
+        const shown = place == null ? plot.data[at].findLast((each) => each != null) : value;
+        return shown == null ? "–" : format(shown);
+      } };
   };
   const axis = (more) => ({ stroke: () => colorOf("--soft"), grid: { stroke: () => colorOf("--line"), width: 1 },
     ticks: { show: false }, font: "11px system-ui, sans-serif", ...more });
@@ -61,7 +64,7 @@
       if (kinds.includes("waiting")) {
         axes.push(axis({ scale: "waiting", side: 1, values: (_, ticks) => ticks.map(plain), size: 56, grid: { show: false } }));
       }
-      plots.set(place, new uPlot({ ...sizeOf(place), axes, series: [{ label: "Time", value: (_, at) => at == null ? "–" : clock(at) }, ...series.map(seriesOf)],
+      plots.set(place, new uPlot({ ...sizeOf(place), axes, series: [{ label: "Time", value: (_, at) => at == null ? "now" : clock(at) }, ...series.map(seriesOf)],
         scales: { y: from0, waiting: from0 }, padding: [8, 8, 0, 0], cursor: { drag: { x: false } } }, data, place));
     }
   };

@@ -55,7 +55,7 @@ OLD: Final = 100_000 if os.environ.get("GLIDEMQ_PICTURES") else 5_000
 DARK: Final = "dashboard-dark.png"
 PHONE: Final = "dashboard-phone.png"
 WIDTH, HEIGHT = 1_280, 860
-LOW: Final = {BULK: 520, "dashboard-flow.png": 620, "dashboard-workers.png": 720}
+LOW: Final = {BULK: 520, "dashboard-flow.png": 620, "dashboard-schedules.png": 440, "dashboard-workers.png": 720}
 """Heights of pages with little on them."""
 PHONE_WIDTH, PHONE_HEIGHT = 390, 844
 WORDS: Final = "glidemq:words"
