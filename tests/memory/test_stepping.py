@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 import glidemq_py.testing
-from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, Queue, RateLimitError, Worker
+from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, RateLimitError, Worker
 from glidemq_py.errors import SignalTimeout
 from glidemq_py.testing import Clock, MemoryServer, TestQueue, TestWorker, run_until_empty, run_until_idle
 
@@ -304,19 +304,6 @@ async def test_lifespan_is_entered_and_exited():
             await queue.add("n")
             assert [run.result for run in await worker.run_until_idle()] == ["context"]
         assert seen == ["in", "out"]
-
-
-def test_queue_on_a_real_server_is_rejected():
-    with pytest.raises(GlideMQValidationError, match="MemoryServer"):
-        TestWorker(Queue("q", "valkey://localhost:1"), double)
-
-
-def test_invalid_queue_and_clock_are_rejected():
-    for thing in (5, None):
-        with pytest.raises(GlideMQValidationError, match="queue"):
-            TestWorker(thing, double)  # type: ignore[arg-type]
-    with pytest.raises(GlideMQValidationError, match="clock"):
-        MemoryServer(5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("partitions", [None], indirect=True)

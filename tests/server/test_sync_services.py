@@ -6,11 +6,10 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQError, GlideMQValidationError, JobState
+from glidemq_py import ClosedError, GlideMQConnectionError, GlideMQError, JobState
 from glidemq_py.sync import BackupSchedule, Lease, Maintenance, Queue, Scheduler
 from glidemq_py.testing import RespClient
 from tests.inside import tasks_of_portal
@@ -111,24 +110,6 @@ def test_a_failed_start_leaves_nothing_and_may_be_repeated(private_server: Start
     server.start()
     with maintenance:
         assert is_maintained(queue)
-
-
-def test_mistakes_are_rejected(queue: Queue, url: str):
-    for queues in ([], ["emails"], [queue.name], queue.name):
-        with pytest.raises(GlideMQValidationError, match="option 'queues' = "):
-            Maintenance(cast("list[Queue]", queues))
-    with pytest.raises(GlideMQValidationError, match="option 'lock_duration' = 5: "):
-        Maintenance([queue], lock_duration=5)
-    import glidemq_py
-
-    problem = r"must be a glidemq_py\.sync\.Queue, not glidemq_py\._api\.job_queue\.Queue"
-    asynchronous: Any = glidemq_py.Queue(queue.name, url)
-    with pytest.raises(GlideMQValidationError, match=f"^option 'queues' = .*: {problem}"):
-        Maintenance([asynchronous])
-    with pytest.raises(GlideMQValidationError, match=f"^option 'queue' = .*: {problem}"):
-        Scheduler(asynchronous)
-    with pytest.raises(GlideMQValidationError, match="option 'every' = 5: "):
-        BackupSchedule([queue], "/tmp", every=5)
 
 
 @pytest.mark.slow

@@ -1,49 +1,11 @@
 """Names of queues and ids of jobs, from those of clients to those of Python and back."""
 
-from typing import Any
-
 import pytest
 
 from glidemq_py import Queue
 from glidemq_py.errors import ClosedError, GlideMQValidationError
-from glidemq_py.gateway import ClientIds, JobAddress, client_queue_name, queue_name
+from glidemq_py.gateway import ClientIds, JobAddress
 from tests.server.gateway.wire import Wire, good
-
-
-@pytest.mark.parametrize(
-    ("client_name", "name"),
-    [("mail", "mail"), ("mail:out", "mail%3Aout"), ("a%3Ab", "a%253Ab"), ("a%25:", "a%2525%3A"), ("50%", "50%")],
-)
-def test_queue_names_and_back(client_name: str, name: str):
-    assert queue_name(client_name) == name
-    assert client_queue_name(name) == client_name
-
-
-@pytest.mark.parametrize(
-    ("client_name", "problem"),
-    [
-        ("", "must not be empty"),
-        ("a{b}", "Queue name contains invalid characters"),
-        ("x" * 257, "a colon counts 3"),
-        (":" * 100, "a colon counts 3"),
-        (7, "must be a string"),
-    ],
-)
-def test_invalid_name_of_a_client(client_name: Any, problem: str):
-    with pytest.raises(GlideMQValidationError, match="option 'client_name'") as caught:
-        queue_name(client_name)
-    assert problem in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["", "a:b", 7])
-def test_invalid_name_of_a_queue(name: Any):
-    with pytest.raises(GlideMQValidationError, match="option 'name'"):
-        client_queue_name(name)
-
-
-def test_error_of_a_colon_shows_the_escaped_name():
-    with pytest.raises(GlideMQValidationError, match="a gateway client's queue of this name is 'mail%3Aout' here"):
-        Queue("mail:out", "valkey://127.0.0.1:1")
 
 
 async def test_ids_of_jobs_and_back(wire: Wire, url: str, queue_name: str):
