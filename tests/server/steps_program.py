@@ -1,8 +1,6 @@
-"""A worker that is killed at one of its calls: ``python -m tests.server.steps_program URL QUEUE FILE CALL WHEN``.
+"""A worker that is killed at one of its calls: `start` is the whole life of its process.
 
-WHEN is ``before`` (the call is not made) or ``after`` (the reply has not arrived). The handler of its job has steps of
-each kind; each effect is a line of the file. CALL counts the server calls since the handler first began; 0 = the worker
-is not killed. The program ends when the job has.
+The handler of its job has steps of each kind; each effect is a line of a file.
 """
 
 import asyncio
@@ -10,37 +8,68 @@ import itertools
 import os
 import secrets
 import signal
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from glidemq_py import Job, Worker
+from glidemq_py import Job, Task, Worker
 from glidemq_py.errors import SignalTimeout
 from tests.inside import AsyncTransport, around, without_direct_connections
 
-URL, NAME, FILE, CALL, WHEN = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-worker = Worker(NAME, connection=URL, concurrency=4, lock_duration=1_000, stalled_interval=1_000)
 began = asyncio.Event()
-calls = itertools.count(1)
+file: Path
+render: Task[Any, Any]
 
 
-async def counted(call: Any, *args: Any) -> Any:
-    at = next(calls) if began.is_set() else -1
-    if at == CALL and WHEN == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-    reply = await call(*args)
-    if at == CALL and WHEN == "after":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return reply
+def start(url: str, name: str, effects: Path, call: int, when: str, task: Callable[..., Any]):
+    """Run a worker until the job whose id is the name of the task has ended.
+
+    Args:
+        url: The server.
+        name: The queue.
+        effects: The file of the effects.
+        call: Number of the server call at which the process is killed, since the handler first began; 0 = never.
+        when: ``before`` (the call is not made) or ``after`` (the reply has not arrived).
+        task: The handler of the job.
+    """
+    global file
+    file = effects
+    asyncio.run(_main(Worker(name, connection=url, concurrency=4, lock_duration=1_000, stalled_interval=1_000),
+                      call, when, task))  # fmt: skip
+
+
+async def _main(worker: Worker, killed: int, when: str, task: Callable[..., Any]):
+    global render
+    render = worker.task(render_page)
+    worker.task(attempts=2)(task)
+    calls = itertools.count(1)
+
+    async def counted(call: Any, *args: Any) -> Any:
+        at = next(calls) if began.is_set() else -1
+        if at == killed and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        reply = await call(*args)
+        if at == killed and when == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        without_direct_connections(patch)
+        around(patch, AsyncTransport, "call", counted)
+        around(patch, AsyncTransport, "command", counted)
+        async with worker:
+            job = await worker.queue.get_job(task.__name__)
+            assert job is not None
+            await job.wait_until_finished(60_000)
 
 
 def effect(name: str) -> str:
     """Have an effect, which its text names."""
     text = f"{name}={secrets.token_hex(4)}"
-    with FILE.open("a") as file:
-        file.write(f"{text}\n")
+    with file.open("a") as opened:
+        opened.write(f"{text}\n")
     return text
 
 
@@ -50,17 +79,15 @@ async def charge() -> str:
 
 def mail() -> str:
     effect("try")
-    if FILE.read_text().count("try") == 1:
+    if file.read_text().count("try") == 1:
         raise ValueError("the first mail fails")
     return effect("mail")
 
 
-@worker.task
-async def render(page: int) -> str:
+async def render_page(page: int) -> str:
     return effect(f"render{page}")
 
 
-@worker.task(attempts=2)
 async def order(job: Job, /) -> list[str]:
     began.set()
     charged = await job.run("charge", charge)
@@ -73,18 +100,3 @@ async def order(job: Job, /) -> list[str]:
     pages = await job.gather([render.call(page) for page in range(2)])
     mailed = await job.run("mail", mail, attempts=3, backoff=1_000)
     return [charged, approved, *pages, mailed]
-
-
-async def main():
-    with pytest.MonkeyPatch.context() as patch:
-        without_direct_connections(patch)
-        around(patch, AsyncTransport, "call", counted)
-        around(patch, AsyncTransport, "command", counted)
-        async with worker:
-            job = await worker.queue.get_job("order")
-            assert job is not None
-            await job.wait_until_finished(60_000)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
