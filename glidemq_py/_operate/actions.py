@@ -338,6 +338,7 @@ class CancelBatch(
     subject="batch",
     destroys=True,
     command="batch cancel",
+    button=Button("cancel-batch", "Cancel the batch? Its running jobs stop.", "{n} job{s} of the batch cancelled"),
 ):
     """Close a batch, reject further jobs, and cancel those that have not ended."""
 

@@ -119,8 +119,8 @@
     const row = document.activeElement.closest("tbody tr");
     if (event.key === "/") {
       const box = document.querySelector("[data-find]");
-      if (!box) return;
-      box.select();
+      if (box) box.select();
+      else location.href = "search";
     } else if (event.key === "j" || event.key === "k") {
       const rows = [...document.querySelectorAll("main tbody tr")].filter((each) => each.querySelector("a") && each.offsetHeight);
       const next = rows[row ? rows.indexOf(row) + (event.key === "j" ? 1 : -1) : 0];

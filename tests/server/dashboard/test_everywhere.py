@@ -79,6 +79,10 @@ async def test_schedules_workers_batches_and_dead_letter_queues_are_listed(url: 
             assert "0 of 1" in row_with(await page(client, "all-batches"), f"<code>{queue_name}</code>")
             dead = row_with(await page(client, "all-dead-letters"), f"{queue_name}-dead")
             assert '<td class="num bad">1</td>' in dead
+            asked = await posted(client, change="cancel-batch", q=queue_name, batch=queue_name, back="all-batches")
+            assert "Cancel the batch?" in asked.text
+            await posted(client, change="cancel-batch", q=queue_name, batch=queue_name, confirmed="1")
+            assert (await batch.get_status()).is_cancelled
 
 
 async def test_search_finds_jobs_of_all_queues_and_goes_on_until_it_does(
