@@ -13,7 +13,7 @@ from glidemq_py import GlideMQValidationError, Job, JobSpec, Maintenance, Schedu
 from glidemq_py.records import JobScheduler
 from tests.contract.api import Queue, QueueEvents
 from tests.contract.observe import Clockwork, Raw
-from tests.server.worker_support import PATIENCE, WorkerFor
+from tests.server.worker_support import PATIENCE, Gate, WorkerFor, with_timeout
 
 HOUR = 3_600_000
 
@@ -202,4 +202,22 @@ async def test_scheduler_is_paused_and_resumed(worker_for: WorkerFor, url: str, 
         assert ("scheduler-paused", "often") in seen
         for name in ("often", "sign"):
             assert await queue.schedulers.remove(name)
+        await queue.obliterate(force=True)
+
+
+async def test_buffered_job_starts_as_soon_as_the_earlier_one_ends(worker_for: WorkerFor, queue: Queue):
+    gate = Gate()
+
+    async def handle(job: Job):
+        await gate(job)
+
+    async with worker_for(handle, concurrency=2), asyncio.timeout(100):
+        await queue.schedulers.upsert("tick", every=100, overlap="buffer_one", limit=2)
+        first = await with_timeout(gate.next())
+        while not (found := await queue.schedulers.get("tick")) or not found.buffered:  # noqa: ASYNC110  no event
+            await asyncio.sleep(0.01)
+        assert (await queue.get_job_counts()).active == 1
+        gate.open()
+        second = await with_timeout(gate.next())
+        assert second.id != first.id
         await queue.obliterate(force=True)

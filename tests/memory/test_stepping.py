@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 import glidemq_py.testing
-from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, RateLimitError, Worker
-from glidemq_py.errors import SignalTimeout
+from glidemq_py import DelayedError, GlideMQError, GlideMQValidationError, Job, JobState, RateLimitError, Worker
+from glidemq_py.errors import LeaseLostError, SignalTimeout
 from glidemq_py.testing import Clock, MemoryServer, TestQueue, TestWorker, run_until_empty, run_until_idle
 
 
@@ -321,3 +321,46 @@ async def test_token_limit_uses_the_clock(scope: str):
         assert len(await worker.run_until_idle()) == 2
         assert len(await worker.run_until_empty()) == 2
         assert queue.clock.now() - began <= 180_000
+
+
+async def test_lease_expires_when_the_clock_is_advanced():
+    async with TestQueue() as queue:
+        job = await queue.add("n", 4, attempts=2)
+        (lease,) = await queue.fetch(1, lock_duration=5_000, count_expiry=True)
+        queue.clock.advance(4_999)
+        assert await queue.fetch(1) == []
+        queue.clock.advance(1)
+        (again,) = await queue.fetch(1)
+        assert (again.id, again.job.attempts_made) == (job.id, 1)
+        with pytest.raises(LeaseLostError):
+            await lease.complete()
+        await again.complete("done")
+        assert await job.get_state() is JobState.COMPLETED
+
+
+async def test_timeout_of_the_job_ends_a_lease():
+    async with TestQueue() as queue:
+        await queue.add("n", timeout=1_000)
+        (lease,) = await queue.fetch(1)
+        queue.clock.advance(1_000)
+        with pytest.raises(LeaseLostError):
+            await lease.complete()
+        assert (await queue.get_job_counts()).failed == 1
+
+
+async def handle(job: Job) -> str:
+    return job.name
+
+
+async def test_schedulers_fire_when_the_clock_advances():
+    async with TestQueue("reports") as queue, TestWorker(queue, handle) as worker:
+        await queue.schedulers.upsert("hourly", every=3_600_000, limit=2)
+        await queue.schedulers.upsert("crawl", repeat_after_complete=60_000)
+        assert [run.result for run in await worker.run_until_idle()] == ["crawl"]
+        queue.clock.advance(60_000)
+        assert [run.result for run in await worker.run_until_idle()] == ["crawl"]
+        queue.clock.advance(3_540_000)
+        assert sorted(str(run.result) for run in await worker.run_until_idle()) == ["crawl", "hourly"]
+        queue.clock.advance(3_600_000)
+        assert sorted(str(run.result) for run in await worker.run_until_empty()) == ["crawl", "hourly"]
+        assert [each.name for each in await queue.schedulers.get_all()] == ["crawl"]

@@ -1,4 +1,4 @@
-"""The clock of a real server is set back while jobs wait (tests/contract/transcripts/clock/steps.txt has the table)."""
+"""The clock of a real server is set back or ahead (tests/contract/transcripts/clock/steps.txt has the table)."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import pytest
 from glidemq_py import Job, JobFailedError, Queue, Worker
 from glidemq_py.testing import ServerProcess
 from tests.chaos.rows import clocks
-from tests.server.worker_support import StartServer
+from tests.server.worker_support import Raw, StartServer, WorkerFor, until, with_timeout
 
 
 @pytest.fixture
@@ -68,3 +68,16 @@ async def test_work_goes_on(moving: tuple[ServerProcess, Path], step: str):
                 await asyncio.sleep(0.02)
             while len(await queue.get_workers()) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+
+
+FORTY_DAYS_S = 40 * 86_400
+
+
+async def test_channels_of_idle_workers_do_not_expire_at_the_jump(
+    worker_for: WorkerFor, url: str, queue_name: str, raw: Raw
+):
+    """Without them a job that is delayed wakes no idle worker: it is found in the next round, up to 30 s later."""
+    async with Queue(queue_name, url, partitions=2) as queue, worker_for(lambda _: None):
+        await queue.add("x")
+        await with_timeout(until(lambda: raw.run("ZCARD", "wake-channels") == 1))
+        assert raw.run("TTL", "wake-channels") > FORTY_DAYS_S
