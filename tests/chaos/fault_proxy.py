@@ -6,13 +6,10 @@ import random
 import socket
 import threading
 import time
-from typing import Final
 
 from tests.server.lossy_proxy import LossyProxy
 
 __all__ = ["FaultProxy"]
-
-_CHUNK: Final = 16_384
 
 
 class FaultProxy(LossyProxy):

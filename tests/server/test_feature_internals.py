@@ -161,10 +161,6 @@ async def test_ranked_add_wakes_a_worker_of_many_queues(
     assert ran == [*OWN, OWN[1]]
 
 
-QUICK: Any = {"lock_duration": 1_000, "stalled_interval": 1_000}
-SATELLITES = ("log", "deps", "parents", "jstream", "signals")
-
-
 async def handle(job: Job):
     await job.log("a line")
     if job.name == "failed":

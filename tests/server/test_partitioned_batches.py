@@ -1,12 +1,10 @@
 """Job batches of partitioned queues, and with jobs in them, on one server and on a cluster."""
 
-import asyncio
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from glidemq_py import GlideMQValidationError, Job, JobState, Queue, UnrecoverableError
+from glidemq_py import GlideMQValidationError, JobState, Queue
 from glidemq_py.errors import JobBatchNotFoundError
 from glidemq_py.records import BatchRef
 from tests.conftest import SERVER_AND_CLUSTER
@@ -16,24 +14,6 @@ from tests.server.test_partitions import id_in
 pytestmark = pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
 
 PARTITIONS = 3
-
-
-class Recorder:
-    """A handler that records jobs, and awaits those with a name."""
-
-    def __init__(self, *awaited: str):
-        self.ran: Counter[str] = Counter()
-        self.refs: dict[str, BatchRef | None] = {}
-        self._awaited = dict.fromkeys(awaited)
-        self.all_ran = asyncio.Event()
-
-    async def __call__(self, job: Job):
-        self.ran[job.name] += 1
-        self.refs[job.name] = await job.get_batch_ref()
-        if all(self.ran[name] for name in self._awaited):
-            self.all_ran.set()
-        if job.data == "fail" and not self.ran["healed"]:
-            raise UnrecoverableError("broken")
 
 
 def partitions_of(ids: list[str]) -> set[int]:

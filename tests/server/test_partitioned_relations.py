@@ -10,7 +10,6 @@ from glidemq_py import (
     Job,
     JobNotFoundError,
     Queue,
-    UnrecoverableError,
     Worker,
 )
 from tests.conftest import SERVER_AND_CLUSTER
@@ -20,19 +19,6 @@ from tests.server.worker_support import with_timeout
 pytestmark = pytest.mark.parametrize("core_server", SERVER_AND_CLUSTER, indirect=True)
 
 PARTITIONS = 3
-
-
-class Order:
-    """A handler that records the names of jobs in the order in which they run."""
-
-    def __init__(self):
-        self.names: list[str] = []
-
-    async def __call__(self, job: Job):
-        self.names.append(job.name)
-        if job.data == "fail":
-            raise UnrecoverableError("broken")
-        return f"{job.name}!"
 
 
 async def in_each_partition(queue: Queue, **options: Any) -> list[Job]:

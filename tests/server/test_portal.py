@@ -17,8 +17,6 @@ from glidemq_py.errors import EventLoopError
 from tests.inside import adds_are_under_way, heartbeat, portal, tasks_of_portal, threads
 from tests.server.worker_support import StartServer
 
-PORTAL = "glidemq-portal"
-
 
 class Noting:
     """Notes the names of the threads in which code of the user runs."""

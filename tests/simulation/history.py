@@ -27,7 +27,6 @@ _FACTORS: Final = (1, 1, 2)
 """The interval before each automatic retry, in multiples of the shortest."""
 _JOB: Final = f"glide:{{{QUEUE}}}:job:".encode()
 _DAY_MS: Final = 86_400_000
-_TERMINAL: Final = (b"completed", b"failed")
 
 
 class History:
