@@ -19,7 +19,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-from typing import Any
 
 from glidemq_py._api.backup_schedule import BackupSchedule
 from glidemq_py._api.job_queue import Queue
@@ -112,7 +111,7 @@ async def _run(given: argparse.Namespace, url: str | None) -> list[str]:
     """Run the command. Return an error for each backup that it has found unusable."""
     storage, errors = dict(given.storage_option) or None, list[str]()
     async with AsyncExitStack() as stack:
-        queues: list[Queue[Any, Any]] = [Queue(name, url, prefix=given.prefix) for name in dict.fromkeys(given.queues)]
+        queues: list[Queue] = [Queue(name, url, prefix=given.prefix) for name in dict.fromkeys(given.queues)]
         for queue in queues if given.command not in _WITHOUT_SERVER else ():
             await stack.enter_async_context(queue)
         for queue in queues if given.command in ("create", "run") and not given.allow_empty else ():
@@ -128,7 +127,7 @@ async def _run(given: argparse.Namespace, url: str | None) -> list[str]:
     return errors
 
 
-async def _check_used(queue: Queue[Any, Any]) -> None:
+async def _check_used(queue: Queue) -> None:
     """Reject a queue without any job or setting: its name is probably misspelled."""
     link = await queue._first_connected()
     keys = link.keys
@@ -139,7 +138,7 @@ async def _check_used(queue: Queue[Any, Any]) -> None:
         )
 
 
-async def _one(given: argparse.Namespace, queue: Queue[Any, Any], storage: dict[str, str] | None) -> list[str]:
+async def _one(given: argparse.Namespace, queue: Queue, storage: dict[str, str] | None) -> list[str]:
     destination = given.destination
     if given.command == "create":
         share = given.max_server_cpu

@@ -187,7 +187,7 @@ class Plan:
         """Replace a job before it is sent. Raises GlideMQValidationError."""
         self.entries[i], self.rows[i] = entry, encode_row(self._link, *entry, f"jobs[{i}].data")
 
-    async def run(self, parts: list[Part] | None = None) -> list[Job[Any, Any]]:
+    async def run(self, parts: list[Part] | None = None) -> list[Job]:
         """Add all jobs and return them in order.
 
         Args:
@@ -366,7 +366,7 @@ class Plan:
                 self.fail((i,), error)
 
 
-def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job[Any, Any]:
+def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: int, result: Any) -> Job:
     """Return the job of a row's result.
 
     Raises:
@@ -377,7 +377,7 @@ def added_job(link: QueueLink, name: str, data: Any, options: JobOptions, now: i
         GlideMQValidationError: If a job with its ordering key waits for it.
     """
     if type(result) is str:
-        job: Job[Any, Any] = Job(link, result, name)
+        job: Job = Job(link, result, name)
         job.timestamp = now
     elif isinstance(result, Exception):
         raise result

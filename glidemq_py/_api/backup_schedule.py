@@ -57,7 +57,7 @@ class BackupSchedule(BackgroundService):
 
     def __init__(
         self,
-        queues: Iterable[Queue[Any, Any]],
+        queues: Iterable[Queue],
         destination: Destination,
         *,
         every: Milliseconds = EVERY_MS,
@@ -78,7 +78,7 @@ class BackupSchedule(BackgroundService):
         self._every = to_ms("every", every, minimum=_SHORTEST_MS)
 
     @staticmethod
-    def _checked(queue: object) -> Queue[Any, Any]:
+    def _checked(queue: object) -> Queue:
         if not isinstance(queue, Queue):
             kind = f"{type(queue).__module__}.{type(queue).__name__}"
             raise GlideMQValidationError("queues", queue, f"must contain glidemq_py.Queue objects, not {kind}")
@@ -94,7 +94,7 @@ class BackupSchedule(BackgroundService):
         created = [await self._back_up(queue) for queue in self._queues]
         return [info for info in created if info is not None]
 
-    async def _back_up(self, queue: Queue[Any, Any]) -> BackupInfo | None:
+    async def _back_up(self, queue: Queue) -> BackupInfo | None:
         if not await self._is_due(queue):
             return None
         async with _held(queue) as held:
@@ -105,10 +105,10 @@ class BackupSchedule(BackgroundService):
         _log.info("queue %r: backup %s has %d jobs, %d bytes", queue.name, info.id, info.jobs, info.size)
         return info
 
-    async def _create(self, queue: Queue[Any, Any]) -> BackupInfo:
+    async def _create(self, queue: Queue) -> BackupInfo:
         return await queue.backups.create(self._destination, **self._options)
 
-    async def _is_due(self, queue: Queue[Any, Any]) -> bool:
+    async def _is_due(self, queue: Queue) -> bool:
         for backup in reversed(await self._store.backups(queue.name)):
             started = time_of(backup)
             if started is not None and await self._store.is_complete(queue.name, backup):
@@ -124,7 +124,7 @@ class BackupSchedule(BackgroundService):
 
 
 class _BackupTask(PeriodicTask):
-    def __init__(self, schedule: BackupSchedule, queue: Queue[Any, Any], every: float) -> None:
+    def __init__(self, schedule: BackupSchedule, queue: Queue, every: float) -> None:
         super().__init__("backup", queue.name, "back up the queue", every)
         self._schedule = schedule
         self._of = queue
@@ -134,7 +134,7 @@ class _BackupTask(PeriodicTask):
 
 
 @asynccontextmanager
-async def _held(queue: Queue[Any, Any]) -> AsyncGenerator[bool]:
+async def _held(queue: Queue) -> AsyncGenerator[bool]:
     """Hold the lock of the queue's backups. Yield False if another process holds it."""
     link = await queue._first_connected()
     key, token = link.keys.backup_lock, secrets.token_hex(8)

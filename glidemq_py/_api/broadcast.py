@@ -104,7 +104,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         self._queue._may_suspend = False
         self.name = self._queue.name
 
-    _queue_type: type[Queue[Any, Any]] = Queue
+    _queue_type: type[Queue] = Queue
 
     def _publish_call(self, meta: str, rows: Sequence[Row], quiet: bool) -> Call[AddReply]:
         return broadcasting.publish(meta, rows, quiet, self._most, self._age)
@@ -227,9 +227,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         wanted, name = parse_job_id(message_id, "message_id"), validate_subscription(subscription)
         await redeliver_message(await self._queue._connected(), wanted, name)
 
-    async def get_dead_letter_jobs(
-        self, subscription: str | None = None, start: int = 0, end: int = -1
-    ) -> list[Job[Any, Any]]:
+    async def get_dead_letter_jobs(self, subscription: str | None = None, start: int = 0, end: int = -1) -> list[Job]:
         """Return dead-letter entries by position, oldest first.
 
         Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue`` (the
@@ -245,7 +243,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         last = check_int("end", end, -1, 2**53)
         dead_queue = await self._open_dead_letters(subscription)
         link = await self._queue._connected()
-        found: list[Job[Any, Any]] = []
+        found: list[Job] = []
         if dead_queue is None:
             return found
         async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE):
@@ -289,14 +287,14 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         name = "" if subscription is None else validate_subscription(subscription)
         return await open_dead_letters(await self._queue._connected(), name)
 
-    async def _find_dead_letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job[Any, Any]] | None:
+    async def _find_dead_letter(self, job_id: str, subscription: str | None) -> tuple[QueueLink, Job] | None:
         dead_queue = await self._open_dead_letters(subscription)
         job = None if dead_queue is None else await reading.get_job(dead_queue, job_id)
         if dead_queue is None or job is None or not self._is_ours(job, subscription):
             return None
         return dead_queue, job
 
-    def _is_ours(self, job: Job[Any, Any], subscription: str | None) -> bool:
+    def _is_ours(self, job: Job, subscription: str | None) -> bool:
         envelope = envelope_of(job, self._queue.name)
         of = None if envelope is None else envelope.get("subscription")
         return isinstance(of, str) and subscription in (None, of)
@@ -352,7 +350,7 @@ class Broadcast(AsyncOnly, Generic[DataT]):
         return f"<Broadcast {self.name!r}>"
 
 
-async def replay_entry(link: QueueLink, dead_queue: QueueLink, entry: Job[Any, Any]) -> None:
+async def replay_entry(link: QueueLink, dead_queue: QueueLink, entry: Job) -> None:
     """Redeliver the message of an entry, as `Broadcast.replay_dead_letter_job` does, and delete the entry."""
     envelope = cast("dict[str, Any]", entry.data)
     await redeliver_message(link, str(envelope["originalJobId"]), str(envelope["subscription"]), entry.id)

@@ -68,7 +68,7 @@ def _producer(jobs: Sequence[JobInput], connection: Connection, options: FlowPro
     call: Any = next((each for each in jobs if is_call(each)), None)
     if call is None or connection is not None:
         return FlowProducer(connection, **options)
-    queue: Queue[Any, Any] = call.queue
+    queue: Queue = call.queue
     own: Any = {name: getattr(queue.options, name) for name in ("prefix", "serializer", "compression")}
     own.update(options)
     return FlowProducer(queue._connection, **own)
@@ -155,7 +155,7 @@ async def chord(
 
 async def dag(
     nodes: Iterable[DagNode | Mapping[str, Any]], connection: Connection = None, **options: Unpack[FlowProducerOptions]
-) -> dict[str, Job[Any, Any]]:
+) -> dict[str, Job]:
     """Add a DAG of jobs; see `FlowProducer.add_dag`. The options are those of `FlowProducer`."""
     async with FlowProducer(connection, **options) as producer:
         return await producer.add_dag(nodes)

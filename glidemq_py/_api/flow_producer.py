@@ -237,7 +237,7 @@ class FlowProducer(AsyncOnly):
         *,
         budget: Budget | Mapping[str, Any] | None = None,
         durable: DurableInput = None,
-    ) -> dict[str, Job[Any, Any]]:
+    ) -> dict[str, Job]:
         """Add a DAG (directed acyclic graph) of jobs. Each job runs after all jobs in its ``deps`` have ended.
 
         Raises the errors of `FlowProducer.add` as well.

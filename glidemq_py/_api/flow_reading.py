@@ -77,7 +77,7 @@ class JobNode(Generic[ResultT]):
     """
 
     job: Job[Any, ResultT]
-    children: list[JobNode[Any]] = field(default_factory=list["JobNode[Any]"])
+    children: list[JobNode] = field(default_factory=list["JobNode"])
     state: JobState | None = None
     is_cut: bool = False
 
@@ -90,10 +90,10 @@ class JobNode(Generic[ResultT]):
 
         return flow_html(self)
 
-    def walk(self) -> Iterator[JobNode[Any]]:
+    def walk(self) -> Iterator[JobNode]:
         """Yield every node once, breadth first, starting with this one."""
         seen: set[int] = set()
-        waiting: list[JobNode[Any]] = [self]
+        waiting: list[JobNode] = [self]
         for node in waiting:
             if id(node) not in seen:
                 seen.add(id(node))
@@ -161,7 +161,7 @@ def _node(link: QueueLink, job_id: str, row: Any) -> JobNode:
         return JobNode(Job(link, job_id, ""))
     _, stored = row
     values = (value if isinstance(value, str) else None for value in stored)
-    job: Job[Any, Any] = Job._from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
+    job: Job = Job._from_record(link, JobRecord.parse(job_id, dict(zip(_FIELDS, values, strict=True))))
     return JobNode(job, state=job.state)
 
 

@@ -160,7 +160,7 @@ class JobBatch(Connected):
         queue: Any = None,
         durable: DurableInput = None,
         **options: Unpack[JobOptionsDict],
-    ) -> Job[Any, Any]:
+    ) -> Job:
         """Add a job to the batch. A running job of the batch may do so too.
 
         Args:
@@ -204,7 +204,7 @@ class JobBatch(Connected):
         *,
         queue: Any = None,
         durable: DurableInput = None,
-    ) -> list[Job[Any, Any]]:
+    ) -> list[Job]:
         """Add many jobs to the batch in few round trips.
 
         Args:
@@ -226,9 +226,7 @@ class JobBatch(Connected):
         specs = [JobSpec.parse(job, f"jobs[{i}]") for i, job in enumerate(given)]
         return await self._add(specs, queue, durable, "jobs[{}].") if specs else []
 
-    async def _add(
-        self, specs: Sequence[JobSpec], queue: Any, durable: DurableInput, where: str
-    ) -> list[Job[Any, Any]]:
+    async def _add(self, specs: Sequence[JobSpec], queue: Any, durable: DurableInput, where: str) -> list[Job]:
         target = self._target(queue)
         parse_durable(durable)
         for i, spec in enumerate(specs):

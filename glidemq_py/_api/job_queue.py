@@ -188,7 +188,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
     _runtime: Runtime = ASYNC_RUNTIME
     _adder_type = AddCoalescer
-    _part_type: type[Queue[Any, Any]]
+    _part_type: type[Queue]
     """Type of its partitions. Subclasses of applications may have constructors with other arguments."""
     _parts_count = 1
     _payload_limit = PAYLOAD_LIMIT
@@ -401,7 +401,7 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
             or TELEMETRY.on or self._middleware
         ):  # fmt: skip
             return await self._add_within_middleware(name, data, job_options, durability)
-        part: Queue[Any, Any] = self
+        part: Queue = self
         if link is None:
             assert self._partitions is not None
             part = self._partitions.part_of(routing_key(job_options))
@@ -420,8 +420,8 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
     async def _add_within_middleware(
         self, name: str, data: Any, options: JobOptions, durability: Durability | None
-    ) -> Job[Any, Any]:
-        async def add(changed: Iterable[Entry]) -> Job[Any, Any]:
+    ) -> Job:
+        async def add(changed: Iterable[Entry]) -> Job:
             ((_, data, options),) = changed
             return await self._add_one(name, data, options, durability)
 
@@ -433,15 +433,13 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
     async def _add_one(
         self, name: str, data: Any, options: JobOptions, durability: Durability | None,
         refusal: LayoutChangedError | None = None,
-    ) -> Job[Any, Any]:  # fmt: skip
+    ) -> Job:  # fmt: skip
         """Add a job below the middleware, which never sees that it is routed again."""
         return await add_routed(
             self, partial(routing_key, options), lambda queue: queue._add_here(name, data, options, durability), refusal
         )  # fmt: skip
 
-    async def _add_here(
-        self, name: str, data: Any, options: JobOptions, durability: Durability | None
-    ) -> Job[Any, Any]:
+    async def _add_here(self, name: str, data: Any, options: JobOptions, durability: Durability | None) -> Job:
         """Add a checked job to this queue or partition. Raises `LayoutChangedError` too."""
         link, adder, relations = await self._connected(), self._adder, None
         if options.parent is None and options.depends_on is None:
@@ -492,12 +490,12 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
     async def _add_all(
         self, jobs: Iterable[Any], durable: DurableInput = None, around: JoinAndAdd | None = None
-    ) -> list[Job[Any, Any]]:
+    ) -> list[Job]:
         """Add jobs within the middleware, which may change them; see also `ConnectedQueue`."""
         link = await self._first_connected()
         durability = self._durable if durable is None else parse_durable(durable)
 
-        async def add(entries: Iterable[Entry]) -> list[Job[Any, Any]]:
+        async def add(entries: Iterable[Entry]) -> list[Job]:
             return await Plan(self, link, entries, durability, around).run()
 
         return await add_within(
@@ -828,5 +826,5 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
 Queue._part_type = Queue
 
-AnyQueue = Queue[Any, Any]
+AnyQueue = Queue
 """A queue, or a partition, of any data and results."""

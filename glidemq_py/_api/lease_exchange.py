@@ -122,7 +122,7 @@ class Report(NamedTuple):
     error: object = None
 
     @property
-    def job(self) -> Job[Any, Any] | None:
+    def job(self) -> Job | None:
         """The job, unless the lease was made from a token."""
         return None if self.run is None else self.run.job
 

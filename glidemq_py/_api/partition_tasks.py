@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import BackgroundTask
@@ -33,9 +33,7 @@ class PartitionTasks(BackgroundTask):
             only after `check`.
     """
 
-    def __init__(
-        self, queue: Queue[Any, Any], make: Callable[[QueueLink], BackgroundTask], every: float | None = None
-    ) -> None:
+    def __init__(self, queue: Queue, make: Callable[[QueueLink], BackgroundTask], every: float | None = None) -> None:
         super().__init__(f"partitions-{queue.name}")
         self._queue, self._make, self._every = queue, make, every
         self._asked = asyncio.Event()

@@ -78,7 +78,7 @@ class Producer(AsyncOnly, Generic[DataT]):
         self.name = self._queue.name
         self._closed = False
 
-    _queue_type: type[Queue[Any, Any]] = Queue
+    _queue_type: type[Queue] = Queue
 
     @property
     def is_closed(self) -> bool:
@@ -151,18 +151,18 @@ class Producer(AsyncOnly, Generic[DataT]):
         return f"<Producer {self.name!r}>"
 
 
-def abandon(producer: Producer[Any]) -> None:
+def abandon(producer: Producer) -> None:
     """Close the connection of a producer whose event loop has ended, so that `close` can no longer run."""
     producer._closed = True
     producer._queue._transport.abandon()
 
 
-def added_id(job: Job[Any, Any]) -> str | None:
+def added_id(job: Job) -> str | None:
     """Return the id of an added job; None if a job already existed."""
     return job.id if job.outcome in ADDED_OUTCOMES else None
 
 
-async def add_bulk_ids(queue: Queue[Any, Any], jobs: Iterable[Any], durable: DurableInput = None) -> list[str | None]:
+async def add_bulk_ids(queue: Queue, jobs: Iterable[Any], durable: DurableInput = None) -> list[str | None]:
     """Call `Queue.add_bulk` and return ids instead of jobs, also in the results of a `BulkAddError`."""
     try:
         return [*map(added_id, await queue.add_bulk(jobs, durable=durable))]
@@ -266,7 +266,7 @@ class ServerlessPool:
     """
 
     def __init__(self) -> None:
-        self._cache: ProducerCache[Producer[Any]] = ProducerCache(Producer, abandon)
+        self._cache: ProducerCache[Producer] = ProducerCache(Producer, abandon)
 
     def get_producer(
         self,
@@ -280,7 +280,7 @@ class ServerlessPool:
         events: bool = True,
         durable: DurableInput = None,
         middleware: Sequence[Middleware] | None = None,
-    ) -> Producer[Any]:
+    ) -> Producer:
         """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
         The arguments are those of `Producer`. Client, serializer and middleware objects are compared by identity:

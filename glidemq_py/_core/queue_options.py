@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, Protocol, TypedDict, TypeVar, cast, runtime_checkable
+from typing import Any, Final, Generic, Literal, Protocol, TypedDict, cast, runtime_checkable
 
-from typing_extensions import TypeIs
+from typing_extensions import TypeIs, TypeVar
 
 from glidemq_py._core.checks import (
     CheckedOptions,
@@ -26,7 +26,7 @@ from glidemq_py._core.misuse import check_job_mapping, reject_field_of_job
 from glidemq_py._core.times import Milliseconds, to_ms
 from glidemq_py.errors import GlideMQValidationError
 
-T_co = TypeVar("T_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True, default=Any)
 EndKind = Literal["failed", "stalled", "expired", "cost", "revoked", "malformed"]
 _KINDS: Final = ("failed", "stalled", "expired", "cost", "revoked", "malformed")
 _DEFAULT: Final = ("failed", "stalled", "expired", "cost")
@@ -373,7 +373,7 @@ class TaskCall(JobSpec, Generic[T_co]):
         return cast("T_co", self.task.read_result(value))
 
 
-def is_call(value: object) -> TypeIs[TaskCall[Any]]:
+def is_call(value: object) -> TypeIs[TaskCall]:
     """Return True for a call of a task."""
     return isinstance(value, TaskCall)
 

@@ -28,7 +28,7 @@ _MAX_STOPPED_POLLS = 10
 """An event loop found stopped in this many consecutive polls is considered ended."""
 
 
-def wait_for(job: JobContents[Any, Any], work: Coroutine[Any, Any, T]) -> T:
+def wait_for(job: JobContents, work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of the job in the worker's event loop and return its result.
 
     Raises:
@@ -80,7 +80,7 @@ async def _awaited(value: Awaitable[T]) -> T:
     return await value
 
 
-def _result_of(job: JobContents[Any, Any], work: Coroutine[Any, Any, T]) -> T:
+def _result_of(job: JobContents, work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine of the application: for a job of a blocking queue, in an event loop of its own."""
     return asyncio.run(work) if job._link.runtime.is_blocking else wait_for(job, work)
 

@@ -39,7 +39,7 @@ from glidemq_py.errors import (
     UnrecoverableError,
 )
 
-# PEP 696 defaults make a bare `Job` mean `Job[Any, Any]`.
+# PEP 696 defaults make a bare `Job` mean `Job`.
 
 
 DataT = TypeVar("DataT", default=Any)

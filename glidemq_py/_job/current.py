@@ -11,7 +11,7 @@ from glidemq_py._core.forks import new_lock
 if TYPE_CHECKING:
     from glidemq_py._job.contents import JobContents
 
-running_job: ContextVar[JobContents[Any, Any] | None] = ContextVar("glidemq_running_job", default=None)
+running_job: ContextVar[JobContents | None] = ContextVar("glidemq_running_job", default=None)
 _lock = new_lock()
 _installed = False
 

@@ -56,7 +56,7 @@ def next_data(before: Any, next_step: str | None, data: Any) -> tuple[Any, bool]
 
 
 def delayed_error(
-    job: JobContents[Any, Any, Any], when: Milliseconds | datetime, data: Any = None, replace: bool = False
+    job: JobContents, when: Milliseconds | datetime, data: Any = None, replace: bool = False
 ) -> JobSignal:
     """Return the `DelayedError` that ``move_to_delayed`` raises."""
     delay = until = None
@@ -67,7 +67,7 @@ def delayed_error(
     return job._own(DelayedError(delay, until, data, replace))
 
 
-def data_of_step(job: StoredJob[Any, Any, Any], next_step: str | None, data: Any) -> tuple[Any, bool]:
+def data_of_step(job: StoredJob, next_step: str | None, data: Any) -> tuple[Any, bool]:
     """Return the result of `next_data` for the job.
 
     Raises:
@@ -82,7 +82,7 @@ def data_of_step(job: StoredJob[Any, Any, Any], next_step: str | None, data: Any
 
 
 def move_to_delayed(
-    self: StoredJob[Any, Any, Any], when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
+    self: StoredJob, when: Milliseconds | datetime, *, next_step: str | None = None, data: Any = SAME
 ) -> NoReturn:
     """End this attempt and run the job again later. The attempt is not counted.
 
@@ -105,7 +105,7 @@ def move_to_delayed(
 
 
 def rate_limit_group(
-    self: StoredJob[Any, Any, Any],
+    self: StoredJob,
     duration: Milliseconds,
     *,
     current_job: Literal["requeue", "fail"] = "requeue",
@@ -140,7 +140,7 @@ def rate_limit_group(
 
 
 def suspend(
-    self: StoredJob[Any, Any, Any],
+    self: StoredJob,
     *,
     reason: str | None = None,
     timeout: Milliseconds | None = None,

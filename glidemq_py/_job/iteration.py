@@ -38,7 +38,7 @@ _FIELD: Final = "cursor"
 
 
 def iterate(
-    self: StoredJob[Any, Any, Any], source: Source[ItemT], *, checkpoint_interval: Milliseconds = 1_000
+    self: StoredJob, source: Source[ItemT], *, checkpoint_interval: Milliseconds = 1_000
 ) -> JobIteration[ItemT]:
     """Return the items of ``source`` that are left, for one loop over them.
 
@@ -73,13 +73,13 @@ def iterate(
     return JobIteration(self, source, interval / 1_000)
 
 
-async def get_cursor(self: StoredJob[Any, Any, Any]) -> Any:
+async def get_cursor(self: StoredJob) -> Any:
     """Return the last stored cursor of `iterate`; None if there is none, or if no items are left."""
     cursor = await _stored(self)
     return None if cursor is _DONE else cursor
 
 
-async def _stored(job: JobContents[Any, Any, Any]) -> Any:
+async def _stored(job: JobContents) -> Any:
     link = job._link
     text = await link.command("HGET", link.keys.job(job._stored_id), _FIELD)
     return read_cursor("" if text is None else text.decode("utf-8", "replace"))
@@ -98,7 +98,7 @@ def read_cursor(text: str) -> Any:
 class JobIteration(Generic[ItemT]):
     """The items of a job that are left. `Job.iterate` returns it, for one loop."""
 
-    def __init__(self, job: JobContents[Any, Any, Any], source: Source[ItemT], interval_s: float) -> None:
+    def __init__(self, job: JobContents, source: Source[ItemT], interval_s: float) -> None:
         """For jobs only."""
         self._job = job
         self._source = source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from glidemq_py._job.attempt import watch_calls
 from glidemq_py._job.contents import ContextT, DataT, ResultT
@@ -39,10 +39,10 @@ class Job(JobCore[DataT, ResultT, ContextT]):
 
 watch_calls(Job)
 
-AnyJob = Job[Any, Any]
+AnyJob = Job
 """A job of any data and results."""
 
 
-def current_job() -> Job[Any, Any] | None:
+def current_job() -> Job | None:
     """Return the job whose handler runs in the current task or thread; None outside a handler."""
-    return cast("Job[Any, Any] | None", running_job.get())
+    return cast("Job | None", running_job.get())

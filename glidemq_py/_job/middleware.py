@@ -66,14 +66,14 @@ class Middleware(AnyMiddleware):
     def add(self, job: NewJob) -> Entered:
         """Return a context manager around the add of a job, or None. It may change ``job.data`` and ``job.headers``."""
 
-    def run(self, job: Job[Any, Any, Any]) -> Entered:
+    def run(self, job: Job) -> Entered:
         """Return a context manager around the run of a job by a worker or a block of `Queue.lease`, or None."""
 
     def add_bulk(self, jobs: Sequence[NewJob]) -> Entered | list[Entered]:
         """Return the context managers for adding several jobs or a flow; by default that of each job."""
         return [self.add(job) for job in jobs]
 
-    def run_batch(self, jobs: Sequence[Job[Any, Any, Any]]) -> Entered | list[Entered]:
+    def run_batch(self, jobs: Sequence[Job]) -> Entered | list[Entered]:
         """Return the context managers for running a batch; by default that of each job, in their order.
 
         A context variable then has the value of the last job of the batch.
@@ -114,7 +114,7 @@ class ContextHeaders(Middleware):
                 job.headers.setdefault(name, value)
 
     @contextmanager
-    def run(self, job: Job[Any, Any, Any]) -> Generator[None]:
+    def run(self, job: Job) -> Generator[None]:
         """Set the variables to the headers while the handler runs."""
         headers = job.headers
         tokens = [(variable, variable.set(headers.get(name))) for name, variable in self._variables.items()]

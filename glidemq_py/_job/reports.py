@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from glidemq_py._core.calls import working
 from glidemq_py._core.calls.working import BudgetCharge, Finished
@@ -138,7 +138,7 @@ def signal_row(link: QueueLink, run: Run, signal: JobSignal, pause_ms: int, keep
 # -- budgets of flows -----------------------------------------------------------------------------------------
 
 
-def budget_charges(link: QueueLink, jobs: Iterable[Job[Any, Any] | None]) -> list[BudgetCharge]:
+def budget_charges(link: QueueLink, jobs: Iterable[Job | None]) -> list[BudgetCharge]:
     """Return the charges of the jobs that are reported by the rows of a call, in their order; None: an unknown job."""
     charges: list[BudgetCharge] = []
     for row, job in enumerate(jobs, 1):

@@ -56,7 +56,7 @@ class Run:
             stacktrace,
         ) = taken  # fmt: skip
         attempt = Attempt(entry, fence, processed_on, context)
-        job: Job[Any, Any] = self.job_type(link, job_id, name)
+        job: Job = self.job_type(link, job_id, name)
         job._data_text = data
         job._attempt = attempt
         job.processed_on = processed_on

@@ -68,7 +68,7 @@ from glidemq_py.telemetry.state import TELEMETRY
 T = TypeVar("T")
 SignalT = TypeVar("SignalT", DelayedError, SuspendError, WaitingChildrenError, StepsRefusedError)
 Ts = TypeVarTuple("Ts")
-AnyJob = StoredJob[Any, Any, Any]
+AnyJob = StoredJob
 
 _log = get_logger(__name__)
 
@@ -867,7 +867,7 @@ async def _children_of(job: AnyJob, memo: Memo) -> dict[tuple[str, str], str]:
     return memo.values
 
 
-async def _add_children(job: AnyJob, pairs: Sequence[tuple[TaskCall[Any], tuple[str, str]]]) -> None:
+async def _add_children(job: AnyJob, pairs: Sequence[tuple[TaskCall, tuple[str, str]]]) -> None:
     by_queue: dict[int, tuple[Any, list[JobSpec]]] = {}
     for call, (_, job_id) in pairs:
         each = cast("JobSpec", call)

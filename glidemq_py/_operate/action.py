@@ -170,11 +170,11 @@ class Action(ABC):
         """Return which of the jobs or schedules that it names do not exist now."""
         return ()
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def run(self, operator: Operator, queue: Queue, progress: Progress) -> ActionResult:
         """Make the change, and return its result."""
         return await self.make(queue) or ActionResult(done=1)
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult | None:
+    async def make(self, queue: Queue) -> ActionResult | None:
         """Make the change by a few calls of the queue; None = one thing was changed."""
         given = [getattr(self, each.name) for each in fields(self) if each.name != "queue"]
         found = await attrgetter(self.calls)(queue)(*given)
@@ -207,10 +207,10 @@ class ManyAction(Action):
     """
 
     @abstractmethod
-    def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """Make the change step by step; ``position``: that of the last step of an interrupted change."""
 
-    async def run(self, operator: Operator, queue: Queue[Any, Any], progress: Progress) -> ActionResult:
+    async def run(self, operator: Operator, queue: Queue, progress: Progress) -> ActionResult:
         """See `Action`."""
         done, ids, problems = 0, list[str](), list[Problem]()
         async for step in self.steps(operator, queue):

@@ -90,7 +90,7 @@ class DrainQueue(
         found = await operator.get_queue(self.queue)
         return found.ready + (found.delayed if self.delayed else 0)
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
         links = await operator.links(self.queue)
         pieces = in_turn(links, position, lambda link, at: drain_in_pieces(link, self.delayed, at))
@@ -134,7 +134,7 @@ class CleanQueue(
         found = in_state(await operator.get_queue(self.queue), self.state)
         return found if self.limit is None else min(found, self.limit)
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`. The position is the number of jobs deleted so far."""
         done = int(position or 0)
         while True:
@@ -163,7 +163,7 @@ class ObliterateQueue(
         found = await operator.get_queue(self.queue)
         return found.stored
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`."""
         return ActionResult(done=await queue.obliterate(force=self.force))
 
@@ -186,7 +186,7 @@ class SetQueueLimits(
         Param("--for TIME", "Then the limits before apply again, such as 30m.", span_of), default=None
     )
 
-    async def make(self, queue: Queue[Any, Any]) -> None:
+    async def make(self, queue: Queue) -> None:
         """See `Action`."""
         if self.concurrency is not None:
             await queue.limits.set_concurrency(self.concurrency or 0, ttl=self.ttl)
@@ -207,7 +207,7 @@ class SetGroupLimits(
 
     group: str
 
-    async def make(self, queue: Queue[Any, Any]) -> None:
+    async def make(self, queue: Queue) -> None:
         """See `Action`."""
         await queue.groups.set_limits(self.group, concurrency=self.concurrency, rate_limit=self.rate_limit)
 
@@ -237,7 +237,7 @@ class SetFairKeyLimits(
         Param("--max-backlog N", "Ready jobs above which adds fail; 0 = no limit.", least=0), default=None
     )
 
-    async def make(self, queue: Queue[Any, Any]) -> None:
+    async def make(self, queue: Queue) -> None:
         """See `Action`."""
         limits: dict[str, Any] = {
             "concurrency": self.concurrency, "rate_limit": self.rate_limit, "max_backlog": self.max_backlog,
@@ -284,7 +284,7 @@ class _WorkersAction(Action, subject="worker"):
     worker: str | None = param(PARAMETERS["worker"], default=None)
     timeout: int = param(PARAMETERS["answers"], default=15_000)
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`. Raises WorkerNotFoundError, WorkerTimeoutError and WorkerCommandError."""
         change: Any = getattr(queue.workers, self.calls)
         first = [getattr(self, each.name) for each in fields(self)[3:]]
@@ -349,7 +349,7 @@ class CancelBatch(
         found = await operator.get_batch(self.queue, self.batch)
         return 0 if found is None else found.status.pending
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`."""
         try:
             return ActionResult(done=await (await queue.job_batches.get(self.batch)).cancel())
@@ -369,7 +369,7 @@ class PutSchedule(Action, subject="schedule"):
     job_name: str | None = None
     data: Any = None
 
-    async def make(self, queue: Queue[Any, Any]) -> None:
+    async def make(self, queue: Queue) -> None:
         """See `Action`."""
         template: Any = {"name": self.job_name or self.name, "data": {} if self.data is None else self.data}
         await queue.schedulers.upsert(self.name, template=template, **self.schedule)
@@ -409,7 +409,7 @@ class ResumeSchedule(
 
     catch_up: bool | None = None
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`."""
         if await queue.schedulers.get(self.name) is None:
             return nothing(absent(self.name))
@@ -427,7 +427,7 @@ class RunSchedule(
 ):
     """Add the job of a schedule now. Its due times do not change."""
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`."""
         found = await queue.schedulers.get(self.name)
         if found is None:

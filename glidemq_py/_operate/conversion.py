@@ -39,7 +39,7 @@ _UPCOMING: Final = 5
 _DELAYED: Final = (JobState.DELAYED, JobState.PRIORITIZED)
 
 
-def data_of(job: Job[Any, Any]) -> Any:
+def data_of(job: Job) -> Any:
     """Return the data of a job, or its stored text if it cannot be decoded."""
     try:
         return job.data
@@ -47,7 +47,7 @@ def data_of(job: Job[Any, Any]) -> Any:
         return job._data_text
 
 
-def encoding_of(job: Job[Any, Any]) -> str | None:
+def encoding_of(job: Job) -> str | None:
     """Return "stored" if `data_of` the job is its stored text, because that cannot be decoded; otherwise None."""
     try:
         _ = job.data
@@ -56,7 +56,7 @@ def encoding_of(job: Job[Any, Any]) -> str | None:
     return None
 
 
-def shown_reason(job: Job[Any, Any]) -> str | None:
+def shown_reason(job: Job) -> str | None:
     """Return why a job failed, for people; None if it has not failed."""
     return None if job.failed_reason is None else readable_reason(job.failed_reason)
 
@@ -66,7 +66,7 @@ def shown_failure(failure: _Failed) -> _Failed:
     return replace(failure, error=readable_reason(failure.error))
 
 
-def summary_of(job: Job[Any, Any], attempts: Sequence[FailedAttempt] = ()) -> JobSummary:
+def summary_of(job: Job, attempts: Sequence[FailedAttempt] = ()) -> JobSummary:
     """Return a job as in a list; ``attempts``: its failed attempts, if they were read."""
     first = job.state in _DELAYED and not job.attempts_made and job._delay
     record = job._record if job.state is JobState.SUSPENDED else None
@@ -89,7 +89,7 @@ def waiting(summary: JobSummary, info: SuspendInfo | None) -> JobSummary:
     return replace(summary, waits_for=info.reason, suspended_at=info.suspended_at, suspended_until=until)
 
 
-def step_summary(step: Step, job: Job[Any, Any]) -> StepSummary:
+def step_summary(step: Step, job: Job) -> StepSummary:
     """Return a step of a job with its decoded result."""
     try:
         result = step.value(job._link.serializer)
@@ -98,7 +98,7 @@ def step_summary(step: Step, job: Job[Any, Any]) -> StepSummary:
     return record_of(StepSummary, step, due_at=step.due_at if step.pause else None, result=result)
 
 
-def dead_letter_of(entry: Job[Any, Any], queue: str) -> DeadLetter:
+def dead_letter_of(entry: Job, queue: str) -> DeadLetter:
     """Return an entry of the dead letter queue of a queue."""
     envelope: Mapping[str, Any] = envelope_of(entry, queue) or {}
     attempts, encoding = envelope.get("attemptsMade"), envelope.get("encoding")

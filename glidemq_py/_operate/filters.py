@@ -109,7 +109,7 @@ class JobFilter:
         high: Any = False if self.until is None else self.until
         return [calls.Condition("timestamp", False, low, high)]
 
-    def matches(self, job: Job[Any, Any]) -> bool:
+    def matches(self, job: Job) -> bool:
         """Return True if a job matches all criteria but its state."""
         exact = (self.name, job.name), (self.group, job.ordering_key), (self.fair_key, job.fair_key)
         if any(wanted not in (None, found) for wanted, found in exact):
@@ -128,7 +128,7 @@ class JobFilter:
         held = cast("dict[str, Any]", found)
         return all(key in held and held[key] == value for key, value in self.data.items())
 
-    def _has_error(self, job: Job[Any, Any]) -> bool:
+    def _has_error(self, job: Job) -> bool:
         messages = job.failed_reason or "", shown_reason(job) or ""
         return (
             (self.error is None or any(self.error.lower() in message.lower() for message in messages))

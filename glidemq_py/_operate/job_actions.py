@@ -64,7 +64,7 @@ class AddJob(
     data: Any = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`."""
         job = await queue.add(self.name, self.data, **self.options)
         return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
@@ -77,11 +77,11 @@ class JobsAction(ManyAction):
     ids: tuple[str, ...] = ()
     wanted: JobFilter | None = None
 
-    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
+    async def change(self, queue: Queue, job_id: str) -> None:
         """Change one job. Raises JobNotFoundError or JobStateError."""
         raise NotImplementedError
 
-    async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
+    async def change_all(self, operator: Operator, queue: Queue, ids: Sequence[str]) -> list[Problem | None]:
         """Change these jobs; return for each why it could not be changed, or None."""
         found: list[Problem | None] = []
         for piece in pieces(ids, _PIECE):
@@ -117,7 +117,7 @@ class JobsAction(ManyAction):
             found += [job_id for job_id, job in zip(piece, jobs, strict=True) if job is None]
         return tuple(found)
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
         if self.ids or self.wanted is None:
             for first in range(int(position or 0), len(self.ids), _PIECE):
@@ -145,7 +145,7 @@ class JobsAction(ManyAction):
             place = _Place(place.at + (not page.cursor), page.cursor, kept, place.until)
             yield _step(ids, found, place.text() if place.at < len(criteria) else "")
 
-    async def _outcome(self, queue: Queue[Any, Any], job_id: str) -> Problem | None:
+    async def _outcome(self, queue: Queue, job_id: str) -> Problem | None:
         try:
             await self.change(queue, job_id)
         except JobNotFoundError:
@@ -194,7 +194,7 @@ _UNFINISHED: Final = tuple(state for state in JobState if not state.is_finished)
 _FAILED_FIRST: Final = (JobState.FAILED, JobState.COMPLETED)
 
 
-async def _job(queue: Queue[Any, Any], job_id: str, *, exclude_data: bool = True) -> Job[Any, Any]:
+async def _job(queue: Queue, job_id: str, *, exclude_data: bool = True) -> Job:
     found = await queue.get_job(job_id, exclude_data=exclude_data)
     if found is None:
         raise JobNotFoundError(job_id, f"in queue {queue.name!r}")
@@ -224,7 +224,7 @@ class RetryJobs(
         """See `JobsAction`."""
         return _FAILED_FIRST if self.completed else _FAILED_FIRST[:1]
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`. All failed jobs, or those with a name, are requeued a hundred per call."""
         wanted = self.wanted
         if self.ids or self.completed or wanted is None or not _is_of_state(wanted, JobState.FAILED):
@@ -235,7 +235,7 @@ class RetryJobs(
         async for step in by_name.steps(operator, queue, position):
             yield step
 
-    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
+    async def change(self, queue: Queue, job_id: str) -> None:
         """See `JobsAction`."""
         found = await _job(queue, job_id)
         by_error = self.wanted is not None and (self.wanted.error or self.wanted.error_type or self.wanted.error_shape)
@@ -258,7 +258,7 @@ class RetryEdited(
     id: str
     data: Any = None
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`. Raises JobNotFoundError, JobStateError or SerializationError; then nothing has changed."""
         found = await _job(queue, self.id, exclude_data=False)
         if found.state is not JobState.FAILED:
@@ -290,7 +290,7 @@ class PromoteJobs(
         """See `JobsAction`."""
         return (JobState.DELAYED,)
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`. All delayed jobs, or those with a name, are promoted a hundred per call."""
         wanted = self.wanted
         if self.ids or wanted is None or not _is_of_state(wanted, JobState.DELAYED):
@@ -301,7 +301,7 @@ class PromoteJobs(
         async for number, following in in_turn(links, position, lambda link, at: promote_in_pieces(link, name, at)):
             yield Step(done=number, position=following)
 
-    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
+    async def change(self, queue: Queue, job_id: str) -> None:
         """See `JobsAction`."""
         await queue.promote(job_id)
 
@@ -324,7 +324,7 @@ class CancelJobs(
 ):
     """Cancel unfinished jobs: they do not start, or stop running, and fail."""
 
-    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
+    async def change(self, queue: Queue, job_id: str) -> None:
         """See `JobsAction`."""
         try:
             outcome = await queue.revoke(job_id, states=_UNFINISHED)
@@ -337,7 +337,7 @@ class CancelJobs(
         """See `JobsAction`."""
         return tuple(state for state in listed_states() if not state.is_finished)
 
-    async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
+    async def change_all(self, operator: Operator, queue: Queue, ids: Sequence[str]) -> list[Problem | None]:
         """See `JobsAction`. A hundred jobs are cancelled per call."""
         links = await operator.links(self.queue)
         if self.ids and len(links) > 1:  # ids without a partition are allowed
@@ -380,7 +380,7 @@ class RemoveJobs(
         """See `Action`."""
         return "" if self.ids else KEEP_FEWER.format(queue=self.queue)
 
-    async def change_all(self, operator: Operator, queue: Queue[Any, Any], ids: Sequence[str]) -> list[Problem | None]:
+    async def change_all(self, operator: Operator, queue: Queue, ids: Sequence[str]) -> list[Problem | None]:
         """See `JobsAction`. Of a filter, a hundred jobs are deleted per call, with one event for all of the step."""
         if self.ids or self.wanted is None:
             return await JobsAction.change_all(self, operator, queue, ids)
@@ -391,7 +391,7 @@ class RemoveJobs(
         left = "has left its state meanwhile"
         return [None if job_id in deleted else Problem(id=job_id, error=left, missing=True) for job_id in ids]
 
-    async def change(self, queue: Queue[Any, Any], job_id: str) -> None:
+    async def change(self, queue: Queue, job_id: str) -> None:
         """See `JobsAction`."""
         if not await queue.remove(job_id):
             raise JobNotFoundError(job_id, f"in queue {queue.name!r}")
@@ -417,7 +417,7 @@ class SignalJob(
     name: str = param("Name of the signal.", "NAME")
     data: Any = param(PARAMETERS["value"], default=None)
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`. Raises JobStateError if the job has ended."""
         if await queue.signal(self.id, self.name, self.data):
             return ActionResult(done=1, ids=(self.id,))
@@ -436,7 +436,7 @@ class _Decision(Action, instead=SignalJob.instead):
     id: str = param("Id of the job.", "ID")
     data: Any = param(PARAMETERS["value"], default=None)
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`. Raises JobStateError if the job does not wait for a signal."""
         waits = await queue.jobs.get_suspend_info(self.id)
         job = None if waits else await queue.get_job(self.id, exclude_data=True)
@@ -502,7 +502,7 @@ class _FailuresAction(ManyAction):
         has_all = self.how == "purge" or bool(self.reason)
         return sum([1 async for each in failures if has_all or each.reason is not FailureReason.CANCELLED])
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`."""
         links, criteria = await operator.links(self.queue), self.criteria()
         pieces = in_turn(
@@ -561,15 +561,15 @@ class _DeadLettersAction(ManyAction):
         """See `Action`."""
         return len(await self.targets(await Letters.open(operator, self.queue, self.subscription), operator))
 
-    async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
+    async def change(self, queue: Queue, entry_id: str) -> str | None:
         """Change one entry; return the id of the changed job or entry, None if the entry does not exist."""
         raise NotImplementedError
 
-    async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
+    async def change_message(self, letters: Letters, place: str, entry: Job) -> str | None:
         """Change an entry of a broadcast, as `change` does."""
         raise NotImplementedError
 
-    async def steps(self, operator: Operator, queue: Queue[Any, Any], position: str = "") -> AsyncGenerator[Step]:
+    async def steps(self, operator: Operator, queue: Queue, position: str = "") -> AsyncGenerator[Step]:
         """See `ManyAction`. An interrupted change begins again: the entries that it has changed are gone."""
         letters = await Letters.open(operator, self.queue, self.subscription)
         targets = await self.targets(letters, operator)
@@ -615,12 +615,12 @@ class ReplayDeadLetters(
     A message of a broadcast is delivered again to the subscription in which it failed.
     """
 
-    async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
+    async def change(self, queue: Queue, entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
         job = await queue.dead_letters.replay(entry_id)
         return None if job is None else job.id
 
-    async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
+    async def change_message(self, letters: Letters, place: str, entry: Job) -> str | None:
         """See `_DeadLettersAction`."""
         await letters.replay(place, entry)
         return entry.id
@@ -641,7 +641,7 @@ class ReplayEdited(
     id: str
     data: Any = None
 
-    async def make(self, queue: Queue[Any, Any]) -> ActionResult:
+    async def make(self, queue: Queue) -> ActionResult:
         """See `Action`."""
         job = await replay_entry(queue, self.id, lambda: self.data)
         if job is not None and job.outcome is JobOutcome.ADDED:
@@ -664,10 +664,10 @@ class PurgeDeadLetters(
 ):
     """Delete entries."""
 
-    async def change(self, queue: Queue[Any, Any], entry_id: str) -> str | None:
+    async def change(self, queue: Queue, entry_id: str) -> str | None:
         """See `_DeadLettersAction`."""
         return entry_id if await queue.dead_letters.remove(entry_id) else None
 
-    async def change_message(self, letters: Letters, place: str, entry: Job[Any, Any]) -> str | None:
+    async def change_message(self, letters: Letters, place: str, entry: Job) -> str | None:
         """See `_DeadLettersAction`."""
         return entry.id if await letters.remove(place, entry) else None

@@ -121,9 +121,7 @@ class Letters:
         places: Names of the dead letter queues, each with a subscription that uses it ('' = the broadcast itself).
     """
 
-    def __init__(
-        self, queue: Queue[Any, Any], link: QueueLink, subscription: str | None, places: Mapping[str, str]
-    ) -> None:
+    def __init__(self, queue: Queue, link: QueueLink, subscription: str | None, places: Mapping[str, str]) -> None:
         self._queue = queue
         self._link = link
         self._subscription = subscription
@@ -154,11 +152,11 @@ class Letters:
     async def _dead_queue(self, place: str) -> QueueLink | None:
         return await open_dead_letters(self._link, self.places[place])
 
-    def _is_wanted(self, job: Job[Any, Any]) -> bool:
+    def _is_wanted(self, job: Job) -> bool:
         of = _subscription_of(job, self._link.keys.name)
         return of is not None and self._subscription in (None, of)
 
-    async def iter(self) -> AsyncIterator[tuple[str, Job[Any, Any]]]:
+    async def iter(self) -> AsyncIterator[tuple[str, Job]]:
         """Yield the entries, each with the name of its dead letter queue: one queue after the other, oldest first."""
         for place in self.places:
             dead_queue = await self._dead_queue(place)
@@ -168,14 +166,14 @@ class Letters:
                 if self._is_wanted(job):
                     yield place, shown_entry(job, self._link)
 
-    def shown(self, entry: Job[Any, Any]) -> DeadLetter:
+    def shown(self, entry: Job) -> DeadLetter:
         """Return an entry as a snapshot."""
         return dead_letter_of(entry, self._link.keys.name)
 
     async def newest(self, count: int) -> tuple[list[DeadLetter], bool]:
         """Return the entries among the ``count`` newest of each dead letter queue, and whether there are more."""
         read = list(self.places.values())[:_QUEUES_READ]
-        found: list[Job[Any, Any]] = []
+        found: list[Job] = []
         is_cut = len(read) < len(self.places)
         for subscription in read:
             entries, has_more = await get_newest_dead_letter_jobs(self._queue, count, subscription=subscription)
@@ -184,9 +182,9 @@ class Letters:
         found.sort(key=lambda each: each.timestamp, reverse=True)
         return [self.shown(each) for each in found[:count]], is_cut or len(found) > count
 
-    async def find(self, entry_id: str) -> list[tuple[str, Job[Any, Any]]]:
+    async def find(self, entry_id: str) -> list[tuple[str, Job]]:
         """Return the entries with an id, which may be in several dead letter queues."""
-        found: list[tuple[str, Job[Any, Any]]] = []
+        found: list[tuple[str, Job]] = []
         for place in self.places:
             dead_queue = await self._dead_queue(place)
             job = None if dead_queue is None else await reading.get_job(dead_queue, entry_id)
@@ -194,18 +192,18 @@ class Letters:
                 found.append((place, job))
         return found
 
-    async def replay(self, place: str, entry: Job[Any, Any]) -> None:
+    async def replay(self, place: str, entry: Job) -> None:
         """Deliver the message of an entry to its subscription again, and delete the entry.
 
         Raises the errors of `Broadcast.replay_dead_letter_job`; the entry is then kept.
         """
         await replay_entry(self._link, await self._place(place, entry), entry)
 
-    async def remove(self, place: str, entry: Job[Any, Any]) -> bool:
+    async def remove(self, place: str, entry: Job) -> bool:
         """Delete an entry; return False if it does not exist."""
         return await remove_dead_letter(await self._place(place, entry), entry)
 
-    async def _place(self, place: str, entry: Job[Any, Any]) -> QueueLink:
+    async def _place(self, place: str, entry: Job) -> QueueLink:
         dead_queue = await self._dead_queue(place)
         if dead_queue is None:  # the setting was changed meanwhile
             raise JobNotFoundError(entry.id)
@@ -264,7 +262,7 @@ def slowest_first(subscriptions: Iterable[Subscription]) -> list[Subscription]:
     return sorted(subscriptions, key=lambda each: (each.waiting is not None, -(each.waiting or 0), each.name))
 
 
-def _subscription_of(job: Job[Any, Any], queue: str) -> str | None:
+def _subscription_of(job: Job, queue: str) -> str | None:
     of = (envelope_of(job, queue) or {}).get("subscription")
     return of if isinstance(of, str) else None
 
@@ -283,7 +281,7 @@ async def iter_newest_jobs(operator: Operator, queue: str, wanted: JobFilter) ->
         raise GlideMQValidationError("state", state, "must be 'completed' or 'failed' to list the newest jobs")
     links = await operator.links(queue)
     async for low, high in _windows(links, state):
-        found: list[Job[Any, Any]] = []
+        found: list[Job] = []
         for link in links:
             key = _key(link, state)
             ids: Any = await link.command("ZRANGE", key, str(high), str(low), "BYSCORE", "REV")

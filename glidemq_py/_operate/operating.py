@@ -114,7 +114,7 @@ class Operator:
         self.connection = given.with_changes(allow_eviction=True, allow_no_aof=True)
         self.prefix = prefix
         self.access = access
-        self._queues: dict[str, Queue[Any, Any]] = {}
+        self._queues: dict[str, Queue] = {}
         self._layouts = Layouts(prefix)
         self._transport: Transport | None = None
         self._opening = asyncio.Lock()
@@ -136,7 +136,7 @@ class Operator:
         other.access = access
         return other
 
-    async def queue(self, name: str) -> Queue[Any, Any]:
+    async def queue(self, name: str) -> Queue:
         """Return the queue as an object, which the operator closes. No more than a thousand are kept.
 
         Raises:
@@ -146,7 +146,7 @@ class Operator:
         self.access.check_read(name)
         found = self._queues.pop(name, None)
         if found is None:
-            found = Queue[Any, Any](name, self.connection, prefix=self.prefix)
+            found = Queue(name, self.connection, prefix=self.prefix)
             if len(self._queues) >= _QUEUES_KEPT:
                 oldest = next(iter(self._queues))
                 await self._queues.pop(oldest).close()
@@ -363,7 +363,7 @@ class Operator:
     async def read_jobs(
         self, queue: str, wanted: JobFilter, cursor: str, count: int, most_examined: int, *, with_data: bool = False,
         newest: bool = False,
-    ) -> tuple[list[Job[Any, Any]], str, int]:  # fmt: skip
+    ) -> tuple[list[Job], str, int]:  # fmt: skip
         """Return the jobs of a page, as `get_jobs` does, its cursor, and how many jobs were examined at most.
 
         ``with_data``: also their data.
@@ -374,7 +374,7 @@ class Operator:
         lists = [(link, state) for state in states for link in links]
         at, position = _position_of(cursor, len(lists))
         size = min(count if wanted.is_plain else max(count, 50), ROWS_A_CALL)
-        found: dict[str, Job[Any, Any]] = {}
+        found: dict[str, Job] = {}
         examined, is_bare = 0, not (wanted.data or with_data)
         while at < len(lists) and len(found) < count and examined < most_examined:
             # The server examines `asked` jobs, regardless of the number of matches.

@@ -80,7 +80,7 @@ class BaseWorker(AsyncOnly):
         self._lifespan = None if lifespan is None else check_lifespan(lifespan)
         failures = options.log_failures
         self._listeners = Listeners(self) if failures is None else Listeners(self, failures.per_minute or 1)
-        self._queues: dict[bool, Queue[Any, Any]] = {}
+        self._queues: dict[bool, Queue] = {}
         self._concurrency: int | None = None
         self._renew()
 
@@ -391,7 +391,7 @@ class BaseWorker(AsyncOnly):
     # -- its queue ------------------------------------------------------------------------------------------
 
     @property
-    def queue(self) -> Queue[Any, Any]:
+    def queue(self) -> Queue:
         """A `Queue` with this worker's name and connection options, for adding jobs; created at the first use.
 
         A process that only adds jobs can close it (``async with worker.queue:``) without running the worker. After
@@ -402,7 +402,7 @@ class BaseWorker(AsyncOnly):
         """
         return self._queue_for(blocking=False)
 
-    def _queue_for(self, *, blocking: bool) -> Queue[Any, Any]:
+    def _queue_for(self, *, blocking: bool) -> Queue:
         """Return the queue for coroutines, or that for blocking code. Raises as `queue`."""
         if self._selection.several:
             raise GlideMQError(f"{self!r} has several queues: add jobs through a Queue with the name of one")
@@ -424,7 +424,7 @@ class BaseWorker(AsyncOnly):
             drive(queue.close())
 
     @contextmanager
-    def _adding_to(self, queue: Queue[Any, Any]) -> Generator[None]:
+    def _adding_to(self, queue: Queue) -> Generator[None]:
         """Let tasks add their jobs to another queue."""
         before, self._queues = self._queues, {False: queue}
         try:
@@ -436,7 +436,7 @@ class BaseWorker(AsyncOnly):
 _creating = new_lock()
 
 
-def _queue_type(blocking: bool) -> type[Queue[Any, Any]]:
+def _queue_type(blocking: bool) -> type[Queue]:
     if not blocking:
         return Queue
     from glidemq_py._api.blocking_queue import QueueCore  # imports the portal
@@ -444,7 +444,7 @@ def _queue_type(blocking: bool) -> type[Queue[Any, Any]]:
     return QueueCore
 
 
-async def close_queues(queues: Mapping[bool, Queue[Any, Any]]) -> None:
+async def close_queues(queues: Mapping[bool, Queue]) -> None:
     """Close the queues of a worker, by whether they are for blocking code."""
     for blocking, queue in queues.items():
         if blocking:

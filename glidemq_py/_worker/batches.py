@@ -57,7 +57,7 @@ class _Batch:
         self.task: asyncio.Task[None] | None = None
 
     @property
-    def jobs(self) -> list[Job[Any, Any]]:
+    def jobs(self) -> list[Job]:
         """The jobs, in the order of their arrival."""
         return [run.job for run in self.runs]
 
@@ -328,7 +328,7 @@ class BatchRunner(AttemptRunner):
         self._collector.detach(self)
 
 
-def results_by_job(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseException | None) -> list[Any]:
+def results_by_job(jobs: Sequence[Job], answer: Any, error: BaseException | None) -> list[Any]:
     """Return the result of each job, or an exception in its place.
 
     Args:
@@ -358,7 +358,7 @@ def results_by_job(jobs: Sequence[Job[Any, Any]], answer: Any, error: BaseExcept
     return [error] * len(jobs)
 
 
-def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[Any]:
+def _of_batch_error(jobs: Sequence[Job], results: Any) -> list[Any]:
     if not isinstance(results, (list, tuple)):
         text = f"BatchError must have a list of results (got {type(results).__name__})"
         return [HandlerError(text)] * len(jobs)
@@ -372,7 +372,7 @@ def _of_batch_error(jobs: Sequence[Job[Any, Any]], results: Any) -> list[Any]:
     ]
 
 
-def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[Any]:
+def _of_stray_signal(jobs: Sequence[Job], signal: JobSignal) -> list[Any]:
     """Return the results after one job's signal was raised: the other jobs have no result, and run again."""
     _log.warning(
         "queue %r: the batch handler raised %s of job %s, so the other %d jobs of the batch are released; return a "
@@ -381,7 +381,7 @@ def _of_stray_signal(jobs: Sequence[Job[Any, Any]], signal: JobSignal) -> list[A
     return [signal if job.id == signal.job_id else _RELEASED for job in jobs]
 
 
-def _failure_in(result: Any, job: Job[Any, Any]) -> BaseException | None:
+def _failure_in(result: Any, job: Job) -> BaseException | None:
     """Return the exception that is in place of a job's result, or None."""
     if not isinstance(result, BaseException):
         return None

@@ -204,7 +204,7 @@ _GRACE_S: Final = 60.0
 
 class _Continuation(NamedTuple):
     function: Callable[..., Any]
-    job: Job[Any, Any]
+    job: Job
     fence: int
     until: float
 

@@ -147,7 +147,7 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
         return (self._owner.queue_name, *self._owner.queue_names[1:])
 
     @property
-    def queue(self) -> Queue[Any, Any]:
+    def queue(self) -> Queue:
         """The queue of the task's worker, see `Worker.queue`."""
         return self._owner._queue_for(blocking=self._is_blocking)
 
@@ -155,7 +155,7 @@ class TaskCore(Generic[P, ResultT, CallP, CallT]):
     def _resolved(self) -> Resolved:
         return self._parameters.resolved
 
-    def _reading(self, job: Job[Any, Any]) -> Job[dict[str, Any], ResultT]:
+    def _reading(self, job: Job) -> Job[dict[str, Any], ResultT]:
         resolved = self._resolved
         if not resolved.result.is_plain:
             job._read_result = resolved.read_result

@@ -66,7 +66,7 @@ class Task(TaskCore[P, ResultT, CallP, CallT]):
             return Route(self._run, in_thread)
         return Route(self._run_and_write if in_thread else self._await_and_write, in_thread)
 
-    def _run(self, job: Job[Any, Any]) -> Any:
+    def _run(self, job: Job) -> Any:
         resolved = self._resolved
         own = resolved.read_own_keys(job._own_keys_text)
         arguments = resolved.read(job.data, own)
@@ -75,10 +75,10 @@ class Task(TaskCore[P, ResultT, CallP, CallT]):
             job._check_step = resolved.check_step
         return self._function(job, **arguments) if resolved.takes_job else self._function(**arguments)
 
-    def _run_and_write(self, job: Job[Any, Any]) -> Any:
+    def _run_and_write(self, job: Job) -> Any:
         return self._resolved.result.write(self._run(job))
 
-    async def _await_and_write(self, job: Job[Any, Any]) -> Any:
+    async def _await_and_write(self, job: Job) -> Any:
         return self._resolved.result.write(await self._run(job))
 
 
@@ -131,16 +131,16 @@ class TaskDecorator:
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Job[Any, Any], GivenP], Coroutine[Any, Any, GivenT]], /
-    ) -> Task[GivenP, GivenT, Concatenate[Job[Any, Any], GivenP], Coroutine[Any, Any, GivenT]]: ...
+        self, function: Callable[Concatenate[Job, GivenP], Coroutine[Any, Any, GivenT]], /
+    ) -> Task[GivenP, GivenT, Concatenate[Job, GivenP], Coroutine[Any, Any, GivenT]]: ...
     @overload
     def __call__(
         self, function: Callable[GivenP, Coroutine[Any, Any, GivenT]], /
     ) -> Task[GivenP, GivenT, GivenP, Coroutine[Any, Any, GivenT]]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Job[Any, Any], GivenP], GivenT], /
-    ) -> Task[GivenP, GivenT, Concatenate[Job[Any, Any], GivenP], GivenT]: ...
+        self, function: Callable[Concatenate[Job, GivenP], GivenT], /
+    ) -> Task[GivenP, GivenT, Concatenate[Job, GivenP], GivenT]: ...
     @overload
     def __call__(self, function: Callable[GivenP, GivenT], /) -> Task[GivenP, GivenT, GivenP, GivenT]: ...
     @overload

@@ -45,7 +45,7 @@ ContextT = TypeVar("ContextT", default=Any)
 
 Handler = Callable[[Job[Any, Any, ContextT]], Any] | Callable[[list[Job[Any, Any, ContextT]]], Any]
 """A function that runs a job, or with the option ``batch`` a list of jobs."""
-Lifespan = Callable[["Worker[Any]"], AbstractAsyncContextManager[ContextT]]
+Lifespan = Callable[["Worker"], AbstractAsyncContextManager[ContextT]]
 """A function that returns the context manager of a worker's lifespan."""
 
 

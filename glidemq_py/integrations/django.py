@@ -28,7 +28,7 @@ __all__ = ["DjangoMiddleware", "add_on_commit", "close_queues", "get_queue"]
 _SETTINGS = ("CONNECTION", "PREFIX", "QUEUES")
 
 
-def get_queue(name: str = "default") -> Queue[Any, Any]:
+def get_queue(name: str = "default") -> Queue:
     """Return the queue: one object per name and process, which all threads share.
 
     The setting ``GLIDEMQ`` is a dict with ``CONNECTION`` (as for `Queue`; without it the environment variable),
@@ -45,7 +45,7 @@ def close_queues() -> None:
     _queues.close()
 
 
-def _make(name: str) -> Queue[Any, Any]:
+def _make(name: str) -> Queue:
     found: Any = getattr(cast("Any", settings), "GLIDEMQ", {})
     if not isinstance(found, dict):
         raise ImproperlyConfigured("GLIDEMQ: must be a dict with CONNECTION, PREFIX and QUEUES")
@@ -69,13 +69,13 @@ _queues = OpenQueues(_make)
 
 
 @overload
-def add_on_commit(job: TaskCall[Any], /, *, using: str | None = None) -> None: ...
+def add_on_commit(job: TaskCall, /, *, using: str | None = None) -> None: ...
 @overload
 def add_on_commit(
-    queue: Queue[Any, Any] | str, name: str, data: Any = None, *, using: str | None = None, **options: Any
+    queue: Queue | str, name: str, data: Any = None, *, using: str | None = None, **options: Any
 ) -> None: ...
 def add_on_commit(
-    queue: TaskCall[Any] | Queue[Any, Any] | str, name: str = "", data: Any = None, *, using: str | None = None,
+    queue: TaskCall | Queue | str, name: str = "", data: Any = None, *, using: str | None = None,
     **options: Any,
 ) -> None:  # fmt: skip
     """Add a job after the transaction commits. A rollback, also one to a savepoint, discards it.
@@ -107,7 +107,7 @@ class DjangoMiddleware(Middleware):
         worker = Worker("emails", send, middleware=[DjangoMiddleware()])
     """
 
-    def run(self, job: Job[Any, Any, Any]) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
+    def run(self, job: Job) -> AbstractContextManager[None] | AbstractAsyncContextManager[None]:
         """Clean up in the thread that runs the handler; of a coroutine, in that of Django's asynchronous ORM."""
         try:
             asyncio.get_running_loop()

@@ -80,7 +80,7 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
         prefix = self._options.get("prefix")
         return {} if prefix is None else {"prefix": prefix}
 
-    def queue(self, name: str) -> Queue[Any, Any]:
+    def queue(self, name: str) -> Queue:
         """Return the blocking queue of this name.
 
         Raises:
@@ -88,7 +88,7 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
         """
         return self._opened.get(name)
 
-    def _make(self, name: str) -> Queue[Any, Any]:
+    def _make(self, name: str) -> Queue:
         defaults = self._options.get("job_options")
         try:
             return Queue(name, self.connection, default_job_options=defaults, **self.queue_options)
@@ -158,7 +158,7 @@ class GlideMQBackend(BaseTaskBackend):  # type: ignore[misc, unused-ignore]
         return result
 
 
-def make_worker(alias: str = "default", *, queues: Any = None, **options: Any) -> Worker[Any]:
+def make_worker(alias: str = "default", *, queues: Any = None, **options: Any) -> Worker:
     """Return a worker that runs the tasks of a backend, for ``glidemq worker mysite.worker:worker``.
 
     ``mysite/worker.py``::
@@ -188,7 +188,7 @@ def make_worker(alias: str = "default", *, queues: Any = None, **options: Any) -
     if isinstance(chosen, list) and len(cast("list[str]", chosen)) == 1:
         chosen = cast("list[str]", chosen)[0]
 
-    def run(job: Job[Any, Any, Any]) -> Any:
+    def run(job: Job) -> Any:
         return _run(backend, job)
 
     middleware = [*(options.pop("middleware", None) or ()), DjangoMiddleware()]
@@ -196,7 +196,7 @@ def make_worker(alias: str = "default", *, queues: Any = None, **options: Any) -
     return Worker(chosen, run, given.pop("connection", backend.connection), middleware=middleware, **given)
 
 
-def _run(backend: GlideMQBackend, job: Job[Any, Any, Any]) -> Any:
+def _run(backend: GlideMQBackend, job: Job) -> Any:
     try:
         task = _task_of(job.name, job.queue_name, backend.alias)
     except InvalidTask as error:
@@ -234,7 +234,7 @@ def _task_of(path: str, queue: str, alias: str) -> Any:
     return found.using(queue_name=queue, backend=alias)
 
 
-def _result(task: Any, alias: str, job: BlockingJob[Any, Any] | Job[Any, Any, Any], status: Any) -> Any:
+def _result(task: Any, alias: str, job: BlockingJob[Any, Any] | Job, status: Any) -> Any:
     data = job.data
     return TaskResult(
         task=task, id=f"{job.queue_name}:{job.id}", status=status, enqueued_at=_time(job.timestamp),

@@ -18,7 +18,7 @@ from glidemq_py.errors import ClosedError, GlideMQValidationError
 
 __all__ = ["AppQueues"]
 
-QueueT = TypeVar("QueueT", bound=Queue[Any, Any])
+QueueT = TypeVar("QueueT", bound=Queue)
 
 
 class AppQueues:
@@ -48,15 +48,13 @@ class AppQueues:
         GlideMQValidationError: Two queues have the same name.
     """
 
-    def __init__(
-        self, queues: Sequence[Queue[Any, Any] | Task[..., Any, ..., Any]], *, workers: Sequence[Worker[Any]] = ()
-    ) -> None:
+    def __init__(self, queues: Sequence[Queue | Task[..., Any, ..., Any]], *, workers: Sequence[Worker] = ()) -> None:
         named = [(each.queue_names[0] if isinstance(each, Task) else each.name, each) for each in queues]
-        self._given: Mapping[str, Queue[Any, Any] | Task[..., Any, ..., Any]] = dict(named)
+        self._given: Mapping[str, Queue | Task[..., Any, ..., Any]] = dict(named)
         if len(self._given) != len({each._owner if isinstance(each, Task) else each for each in queues}):
             raise GlideMQValidationError("queues", [name for name, _ in named], "must have different names")
         self._workers = tuple(workers)
-        self._getters: dict[str, Callable[[HTTPConnection], Queue[Any, Any]]] = {}
+        self._getters: dict[str, Callable[[HTTPConnection], Queue]] = {}
         self._is_open = False
 
     @asynccontextmanager
@@ -78,12 +76,12 @@ class AppQueues:
             finally:
                 self._is_open = False
 
-    def _queue(self, name: str) -> Queue[Any, Any]:
+    def _queue(self, name: str) -> Queue:
         given = self._given[name]
         return given.queue if isinstance(given, Task) else given
 
     @contextmanager
-    def replaced(self, make: Callable[[Queue[Any, Any]], QueueT]) -> Generator[dict[str, QueueT]]:
+    def replaced(self, make: Callable[[Queue], QueueT]) -> Generator[dict[str, QueueT]]:
         """Replace the queues in a block of a test, also for tasks; no worker starts in it. Yield the new ones by name.
 
         Args:
@@ -99,7 +97,7 @@ class AppQueues:
                     stack.enter_context(given._owner._adding_to(made[name]))
             yield made
 
-    def get(self, name: str) -> Callable[[HTTPConnection], Queue[Any, Any]]:
+    def get(self, name: str) -> Callable[[HTTPConnection], Queue]:
         """Return the dependency for a queue: ``Depends(queues.get("emails"))``. Always the same function for a name.
 
         Raises:
@@ -109,7 +107,7 @@ class AppQueues:
             raise GlideMQValidationError("name", name, f"must be one of {', '.join(self._given)}")
         if name not in self._getters:
 
-            def queue(connection: HTTPConnection) -> Queue[Any, Any]:
+            def queue(connection: HTTPConnection) -> Queue:
                 if not self._is_open:
                     raise ClosedError(
                         "the lifespan of AppQueues has not started: pass it as FastAPI(lifespan=...), and test "

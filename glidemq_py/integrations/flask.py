@@ -52,7 +52,7 @@ class GlideMQ:
             the prefix of the application.
     """
 
-    def __init__(self, app: Flask | None = None, *, workers: Sequence[Worker[Any]] = ()) -> None:
+    def __init__(self, app: Flask | None = None, *, workers: Sequence[Worker] = ()) -> None:
         self._workers = tuple(workers)
         if app is not None:
             self.init_app(app)
@@ -70,7 +70,7 @@ class GlideMQ:
         for name in _listed(app):
             opened.get(name)  # reports an invalid option at the start
 
-    def queue(self, name: str) -> Queue[Any, Any]:
+    def queue(self, name: str) -> Queue:
         """Return the queue of the current application: one object per name, which all threads share.
 
         Raises:
@@ -110,7 +110,7 @@ def _listed(app: Flask) -> dict[str, dict[str, Any]]:
     return cast("dict[str, dict[str, Any]]", given)
 
 
-def _make(app: Flask, name: str) -> Queue[Any, Any]:
+def _make(app: Flask, name: str) -> Queue:
     options = dict(_listed(app).get(name, {}))
     prefix = _configured(app, "GLIDEMQ_PREFIX")
     if prefix is not None:
@@ -132,7 +132,7 @@ class AppContextMiddleware(Middleware):
         self._app = app
 
     @contextmanager
-    def run(self, job: Job[Any, Any, Any]) -> Generator[None]:
+    def run(self, job: Job) -> Generator[None]:
         """Run within a context of its own."""
         with self._app.app_context():
             yield

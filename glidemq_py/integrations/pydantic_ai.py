@@ -52,7 +52,7 @@ class StepOptionsDict(TypedDict, total=False):
 
 
 def durable(
-    agent: AbstractAgent[DepsT, OutputT], job: Job[Any, Any], *, model: StepOptionsDict | None = None,
+    agent: AbstractAgent[DepsT, OutputT], job: Job, *, model: StepOptionsDict | None = None,
     tools: StepOptionsDict | None = None,
 ) -> WrapperAgent[DepsT, OutputT]:  # fmt: skip
     """Return an agent whose model requests and tool calls are steps of a running job.
@@ -79,7 +79,7 @@ def durable(
 
 class _DurableAgent(WrapperAgent[DepsT, OutputT]):
     def __init__(
-        self, wrapped: AbstractAgent[DepsT, OutputT], job: Job[Any, Any], model: StepOptionsDict, tools: StepOptionsDict
+        self, wrapped: AbstractAgent[DepsT, OutputT], job: Job, model: StepOptionsDict, tools: StepOptionsDict
     ) -> None:
         super().__init__(wrapped)
         self._job, self._of_model, self._of_tools = job, model, tools
@@ -98,7 +98,7 @@ class _DurableAgent(WrapperAgent[DepsT, OutputT]):
 
 
 class _StepModel(WrapperModel):
-    def __init__(self, wrapped: Model | str, job: Job[Any, Any], options: StepOptionsDict) -> None:
+    def __init__(self, wrapped: Model | str, job: Job, options: StepOptionsDict) -> None:
         super().__init__(wrapped)
         self._job, self._options = job, options
 
@@ -115,7 +115,7 @@ class _StepModel(WrapperModel):
 
 
 class _StepToolset(WrapperToolset[Any]):
-    def __init__(self, wrapped: AbstractToolset[Any], job: Job[Any, Any], options: StepOptionsDict) -> None:
+    def __init__(self, wrapped: AbstractToolset[Any], job: Job, options: StepOptionsDict) -> None:
         super().__init__(wrapped)
         self._job, self._options = job, options
 

@@ -80,7 +80,7 @@ class SentryMiddleware(Middleware):
             yield
 
     @contextmanager
-    def run(self, job: Job[Any, Any, Any]) -> Generator[None]:
+    def run(self, job: Job) -> Generator[None]:
         """Run within a transaction, and report an error of the handler."""
         with sentry_sdk.isolation_scope() as scope:
             scope.clear_breadcrumbs()
@@ -110,12 +110,12 @@ class SentryMiddleware(Middleware):
                 span.set_status("ok")
                 transaction.set_status("ok")
 
-    def _reports(self, job: Job[Any, Any, Any], error: Exception) -> bool:
+    def _reports(self, job: Job, error: Exception) -> bool:
         if not self._only_last or not is_retried(error, None, ()):
             return True
         return job.attempts_made + 1 >= int(job.opts.get("attempts") or 1)
 
-    def _context(self, job: JobContents[Any, Any, Any]) -> dict[str, Any]:
+    def _context(self, job: JobContents) -> dict[str, Any]:
         found: dict[str, Any] = {
             "queue": job.queue_name, "job_id": job.id, "job_name": job.name, "failed_attempts": job.attempts_made,
             "added_at": job.timestamp,
@@ -140,7 +140,7 @@ def _skip_reported_errors() -> None:
 
 
 @contextmanager
-def _processing(job: Job[Any, Any, Any]) -> Generator[Any]:
+def _processing(job: Job) -> Generator[Any]:
     with sentry_sdk.start_span(op="queue.process", name=job.name, origin=_ORIGIN) as span:
         span.set_data("messaging.system", _SYSTEM)
         span.set_data("messaging.destination.name", job.queue_name)

@@ -29,11 +29,11 @@ class _Waiting:
 
 
 @overload
-def add_after_commit(session: Session, job: TaskCall[Any], /) -> None: ...
+def add_after_commit(session: Session, job: TaskCall, /) -> None: ...
 @overload
-def add_after_commit(session: Session, queue: Queue[Any, Any], name: str, data: Any = None, **options: Any) -> None: ...
+def add_after_commit(session: Session, queue: Queue, name: str, data: Any = None, **options: Any) -> None: ...
 def add_after_commit(
-    session: Session, queue: TaskCall[Any] | Queue[Any, Any], name: str = "", data: Any = None, **options: Any
+    session: Session, queue: TaskCall | Queue, name: str = "", data: Any = None, **options: Any
 ) -> None:
     """Add a job once the session's transaction is committed; a rollback forgets it.
 

@@ -46,7 +46,7 @@ class StructlogMiddleware(Middleware):
                 job.headers.setdefault(name, str(bound[name]))
 
     @contextmanager
-    def run(self, job: Job[Any, Any, Any]) -> Generator[None]:
+    def run(self, job: Job) -> Generator[None]:
         """Bind the job and the carried values; values that the handler binds are unbound when it ends."""
         before = dict(cast("Mapping[str, Any]", contextvars.get_contextvars()))
         carried = {name: job.headers[name] for name in self._carried if name in job.headers}

@@ -92,7 +92,7 @@ async def dead_letters(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> 
     if dead_queue is None:
         return page_answer("jobs", [], "", count=0)
 
-    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+    async def show(jobs: Sequence[Job]) -> list[bytes | None]:
         return [_shown(parts, job) for job in jobs]
 
     most = proxy.options.max_response
@@ -100,14 +100,14 @@ async def dead_letters(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> 
     return page_answer("jobs", texts, cursor, count=len(texts))
 
 
-async def _opened(queue: Queue[Any, Any]) -> tuple[QueueLink | None, dict[str, QueueLink]]:
+async def _opened(queue: Queue) -> tuple[QueueLink | None, dict[str, QueueLink]]:
     """Return the dead letter queue with the pending entries of all parts, and the parts by name."""
     links = await queue._links()
     opened = await asyncio.gather(*map(open_dead_letters, links))
     return next((each for each in opened if each is not None), None), {link.keys.name: link for link in links}
 
 
-def _shown(parts: Mapping[str, QueueLink], entry: Job[Any, Any]) -> bytes | None:
+def _shown(parts: Mapping[str, QueueLink], entry: Job) -> bytes | None:
     """Return an entry as JSON, with the name and the id in the whole queue; None if it is not one of this queue."""
     envelope = envelope_of(entry)
     part = None if envelope is None else parts.get(envelope["originalQueue"])
@@ -116,7 +116,7 @@ def _shown(parts: Mapping[str, QueueLink], entry: Job[Any, Any]) -> bytes | None
     return encode(_entry_view(shown_entry(entry, part)))
 
 
-def _entry_view(entry: Job[Any, Any]) -> DeadLetter:
+def _entry_view(entry: Job) -> DeadLetter:
     envelope = cast("dict[str, Any]", entry.data)
     return {
         "id": entry.id, "name": entry.name, "data": envelope.get("data"),
@@ -157,7 +157,7 @@ async def replay_all(queue: OpenQueue, count: int | None, cursor: str | None, bo
     return {"jobs": replayed, "replayed": len(replayed), "cursor": seal_cursor(place, inner) or None}
 
 
-def _origin(entry: Job[Any, Any]) -> str:
+def _origin(entry: Job) -> str:
     """Return the queue of an entry; '' if it is one of a subscription, or no entry."""
     envelope = envelope_of(entry)
     return "" if envelope is None or "subscription" in envelope else envelope["originalQueue"]

@@ -284,8 +284,8 @@ def _graph(dag: given.Dag, check: Callable[[str, str], None]) -> list[DagNode]:
 
 
 async def _kept(
-    proxy: ProxyState, producer: FlowProducer, flow_id: str, kind: FlowKind, jobs: list[Job[Any, Any]],
-    roots: list[Job[Any, Any]],
+    proxy: ProxyState, producer: FlowProducer, flow_id: str, kind: FlowKind, jobs: list[Job],
+    roots: list[Job],
 ) -> AddedFlow:  # fmt: skip
     made = FlowRecord(
         flow_id=flow_id, kind=kind, created_at=jobs[0].timestamp, roots=[_ref(job) for job in roots],
@@ -298,7 +298,7 @@ async def _kept(
     }  # fmt: skip
 
 
-def _ref(job: Job[Any, Any]) -> JobRef:
+def _ref(job: Job) -> JobRef:
     return JobRef(job.queue_name, job.id)
 
 

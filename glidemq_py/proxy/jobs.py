@@ -144,7 +144,7 @@ class SignalOutcome(TypedDict):
 # -- adding ----------------------------------------------------------------------------------------------------
 
 
-def _outcome(job: Job[Any, Any]) -> AddedJob | Skipped:
+def _outcome(job: Job) -> AddedJob | Skipped:
     if job.outcome in ADDED_OUTCOMES:
         return {"id": job.id, "name": job.name, "timestamp": job.timestamp}
     return {"skipped": True}
@@ -195,7 +195,7 @@ async def wait(queue: OpenQueue, body: given.AddJobAndWait) -> WaitResult:
 async def list_jobs(queue: OpenQueue, proxy: ProxyState, page: PageQuery, state: str) -> Response:
     """List the jobs in a state."""
 
-    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+    async def show(jobs: Sequence[Job]) -> list[bytes | None]:
         return [encode(await job_view(job, with_data=not page.exclude_data)) for job in jobs]
 
     links, most = await queue._links(), proxy.options.max_response
@@ -208,7 +208,7 @@ async def get(queue: OpenQueue, id: str) -> Any:  # the name in the path
     return await job_view(await found_job(queue, id))
 
 
-async def found_job(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
+async def found_job(queue: OpenQueue, job_id: str) -> Job:
     """Return a job. Raises NotFoundError."""
     job = await queue.get_job(job_id)
     if job is None:
@@ -216,7 +216,7 @@ async def found_job(queue: OpenQueue, job_id: str) -> Job[Any, Any]:
     return job
 
 
-async def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, Any]:
+async def job_view(job: Job, *, with_data: bool = True) -> dict[str, Any]:
     """Return a job as JSON. Values that cannot be decoded are their stored text, and listed in ``asText``."""
     parents = await job.get_parents()
     parent = parents[0] if len(parents) == 1 else None
@@ -234,7 +234,7 @@ async def job_view(job: Job[Any, Any], *, with_data: bool = True) -> dict[str, A
     return view
 
 
-async def _whole_options(job: Job[Any, Any]) -> Mapping[str, Any]:
+async def _whole_options(job: Job) -> Mapping[str, Any]:
     """Return the options of a job; references to other jobs name partitioned queues instead of their partitions."""
     found = dict(job.opts)
     for name in found.keys() & _REFERENCES:
@@ -244,7 +244,7 @@ async def _whole_options(job: Job[Any, Any]) -> Mapping[str, Any]:
     return found
 
 
-async def _whole_reference(job: Job[Any, Any], given: Any) -> Any:
+async def _whole_reference(job: Job, given: Any) -> Any:
     if isinstance(given, str):  # of the same queue
         return job._link.shown_id(given)
     ref: dict[str, Any] = cast("Any", given) if isinstance(given, dict) else {}

@@ -139,7 +139,7 @@ async def workers(queue: OpenQueue) -> Workers:
 async def suspended(queue: OpenQueue, proxy: ProxyState, page: PageQuery) -> Response:
     """List the suspended jobs."""
 
-    async def show(jobs: Sequence[Job[Any, Any]]) -> list[bytes | None]:
+    async def show(jobs: Sequence[Job]) -> list[bytes | None]:
         infos = await asyncio.gather(*(queue.jobs.get_suspend_info(job.id) for job in jobs))
         views = [await job_view(job, with_data=not page.exclude_data) for job in jobs]
         return [encode({**view, "suspend": camel(info)}) for view, info in zip(views, infos, strict=True)]

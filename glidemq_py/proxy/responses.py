@@ -215,7 +215,7 @@ _ROWS_PER_CALL: Final = 25
 _PARTITIONS: Final = "partitions"
 _PARENT: Final = ("parentId", "parentQueue", "parentIds", "parentQueues")
 
-Show = Callable[[Sequence[Job[Any, Any]]], Awaitable[list[bytes | None]]]
+Show = Callable[[Sequence[Job]], Awaitable[list[bytes | None]]]
 """Return the JSON of each job; None leaves a job out."""
 
 

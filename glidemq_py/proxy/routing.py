@@ -296,7 +296,7 @@ def endpoint_of(action: type[Action]) -> Endpoint:
         for name, default in given.items() if name not in parts
     }  # fmt: skip
 
-    async def call(queue: Queue[Any, Any], name: str, body: dict[str, Any] | None, **of: str) -> dict[str, Any]:
+    async def call(queue: Queue, name: str, body: dict[str, Any] | None, **of: str) -> dict[str, Any]:
         result = await action(queue=name, **of, **(body or {})).make(queue)
         for problem in () if result is None else result.problems:
             raise RequestError(404, "not_found", f"{action.subject} {problem.id!r} {problem.error}")

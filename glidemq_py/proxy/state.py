@@ -39,9 +39,9 @@ from glidemq_py.proxy.responses import INTERNAL, status_of
 
 _log = get_logger("glidemq_py.proxy")
 
-OpenQueue = Queue[Any, Any]
+OpenQueue = Queue
 OnError = Callable[[Exception, Request], object]
-OpenT = TypeVar("OpenT", Queue[Any, Any], Broadcast[Any])
+OpenT = TypeVar("OpenT", Queue, Broadcast[Any])
 
 
 _HOST: Final = re.compile(r"\*|[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
@@ -136,7 +136,7 @@ class ProxyState:
         self.connection = connection
         self._transport: Transport | None = None
         self._connecting = asyncio.Lock()
-        self._queues: OrderedDict[str, Queue[Any, Any]] = OrderedDict()
+        self._queues: OrderedDict[str, Queue] = OrderedDict()
         self._broadcasts: OrderedDict[str, Broadcast[Any]] = OrderedDict()
         self._subscriptions: dict[tuple[str, str], SubscriptionHub] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -176,7 +176,7 @@ class ProxyState:
         if not suffices(self.options.role, needed):
             raise NotAllowedError(f"requires the role {needed!r}; clients of this proxy have {self.options.role!r}")
 
-    def queue(self, name: str) -> Queue[Any, Any]:
+    def queue(self, name: str) -> Queue:
         """Return the queue of this name; requires `connect`. Raises the errors of `check_allowed`."""
         self.check_allowed(name)
         return self._open(Queue, self._queues, name)
@@ -234,7 +234,7 @@ class ProxyState:
         self.begin_closing()
         for subscription in list(self._subscriptions.values()):
             await subscription.close()
-        users: list[Queue[Any, Any] | Broadcast[Any]] = [*self._queues.values(), *self._broadcasts.values()]
+        users: list[Queue | Broadcast[Any]] = [*self._queues.values(), *self._broadcasts.values()]
         await asyncio.gather(*self._leaving, *(user.close() for user in users), return_exceptions=True)
         self._queues.clear()
         self._broadcasts.clear()

@@ -189,7 +189,7 @@ async def job_events(
     return _stream(frames(), request)
 
 
-async def _ended(queue: Queue[Any, Any], job_id: str) -> tuple[str, dict[str, Any]] | None:
+async def _ended(queue: Queue, job_id: str) -> tuple[str, dict[str, Any]] | None:
     job = await queue.get_job(job_id)
     if job is None:
         return "removed", {"jobId": job_id}

@@ -121,7 +121,7 @@ class BlockingService(BlockingOnly, Generic[ServiceT]):
         self._ended = new_event()
         call_in_child(self)
 
-    def _make(self, queues: Sequence[Queue[Any, Any]]) -> ServiceT:
+    def _make(self, queues: Sequence[Queue]) -> ServiceT:
         found = queues[0] if self._option == "queue" else queues
         return self._kind(**{**self._arguments, self._option: found})
 
@@ -212,7 +212,7 @@ class BlockingService(BlockingOnly, Generic[ServiceT]):
         portal().run(end())
 
 
-async def _queue_here(queue: QueueCore[Any, Any], stack: AsyncExitStack) -> Queue[Any, Any]:
+async def _queue_here(queue: QueueCore[Any, Any], stack: AsyncExitStack) -> Queue:
     """Return an asynchronous queue of the running loop with the name and options of a blocking one."""
     options = queue.options
     return await stack.enter_async_context(

@@ -30,7 +30,7 @@ class ServerlessPool:
     """
 
     def __init__(self) -> None:
-        self._cache: ProducerCache[Producer[Any]] = ProducerCache(Producer)
+        self._cache: ProducerCache[Producer] = ProducerCache(Producer)
 
     def get_producer(
         self,
@@ -44,7 +44,7 @@ class ServerlessPool:
         events: bool = True,
         durable: DurableInput = None,
         middleware: Sequence[Middleware] | None = None,
-    ) -> Producer[Any]:
+    ) -> Producer:
         """Return the producer with these arguments, creating it if necessary. Do not close it after use.
 
         The arguments are those of `Producer`. Client, serializer and middleware objects are compared by identity:
@@ -78,7 +78,7 @@ serverless_pool = ServerlessPool()
 class LaterAdd:
     """A job that is added after a commit: a call of a task, or the arguments of `Queue.add` for a blocking queue."""
 
-    def __init__(self, job: TaskCall[Any] | Queue[Any, Any], name: str, data: Any, options: Mapping[str, Any]) -> None:
+    def __init__(self, job: TaskCall | Queue, name: str, data: Any, options: Mapping[str, Any]) -> None:
         if isinstance(job, TaskCall):
             self._add: Callable[[], object] = partial(job.task.blocking.add_bulk, [job])
             name, queue = job.name, job.task.queue_names[0]
@@ -105,12 +105,12 @@ class OpenQueues:
         make: Creates the queue of a name.
     """
 
-    def __init__(self, make: Callable[[str], Queue[Any, Any]]) -> None:
+    def __init__(self, make: Callable[[str], Queue]) -> None:
         self._make = make
         self._lock = new_lock()
-        self._opened: dict[str, Queue[Any, Any]] = {}
+        self._opened: dict[str, Queue] = {}
 
-    def get(self, name: str) -> Queue[Any, Any]:
+    def get(self, name: str) -> Queue:
         """Return the queue of a name."""
         with self._lock:
             if name not in self._opened:

@@ -26,7 +26,7 @@ class _Wanted:
     """The expected attributes of jobs."""
 
     def __init__(
-        self, contains: Mapping[str, Any] | None, where: Callable[[Job[Any, Any]], bool] | None, data: Any, **exact: Any
+        self, contains: Mapping[str, Any] | None, where: Callable[[Job], bool] | None, data: Any, **exact: Any
     ) -> None:
         given: Any = contains
         if given is not None and not isinstance(given, Mapping):
@@ -39,7 +39,7 @@ class _Wanted:
         self._contains = contains
         self._where = where
 
-    def differences(self, job: Job[Any, Any]) -> list[str]:
+    def differences(self, job: Job) -> list[str]:
         """Return the differences between a job and the expected attributes."""
         found = [
             f"{attribute}: {_short(getattr(job, attribute))} instead of {_short(value)}"
@@ -66,7 +66,7 @@ class _Wanted:
 
 
 async def assert_enqueued(
-    queue: Queue[Any, Any],
+    queue: Queue,
     name: str | None = None,
     data: Any = ...,
     *,
@@ -75,8 +75,8 @@ async def assert_enqueued(
     job_id: str | None = None,
     priority: int | None = None,
     delay: Milliseconds | None = None,
-    where: Callable[[Job[Any, Any]], bool] | None = None,
-) -> list[Job[Any, Any]]:
+    where: Callable[[Job], bool] | None = None,
+) -> list[Job]:
     """Assert that a queue contains jobs that no worker has fetched: waiting, prioritized, delayed or group-waiting.
 
     Args:
@@ -113,12 +113,12 @@ async def assert_enqueued(
 
 
 async def assert_not_enqueued(
-    queue: Queue[Any, Any],
+    queue: Queue,
     name: str | None = None,
     data: Any = ...,
     *,
     contains: Mapping[str, Any] | None = None,
-    where: Callable[[Job[Any, Any]], bool] | None = None,
+    where: Callable[[Job], bool] | None = None,
 ) -> None:
     """Assert that a queue contains no matching job; see `assert_enqueued`. Raises AssertionError."""
     wanted = _Wanted(contains, where, data, name=name)
@@ -129,13 +129,13 @@ async def assert_not_enqueued(
         )
 
 
-async def _pending(queue: Queue[Any, Any]) -> list[Job[Any, Any]]:
+async def _pending(queue: Queue) -> list[Job]:
     if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise GlideMQValidationError("queue", queue, "must be a Queue")
     return [job for state in _STATES for job in await queue.get_jobs(state)]
 
 
-def _listed(jobs: list[Job[Any, Any]], wanted: _Wanted | None) -> str:
+def _listed(jobs: list[Job], wanted: _Wanted | None) -> str:
     if not jobs:
         return "  (nothing is in the queue)"
     differing = [(job, wanted.differences(job) if wanted is not None else []) for job in jobs]

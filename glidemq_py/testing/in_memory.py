@@ -88,7 +88,7 @@ class TestWorker(Stepping, Worker):
 
     __test__ = False  # not a test class for pytest
 
-    def __init__(self, queue: Queue[Any, Any], handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
+    def __init__(self, queue: Queue, handler: Callable[[Any], Any] | None = None, **options: Any) -> None:
         server = server_of("queue", queue, queue, "a queue on a MemoryServer, such as a TestQueue")
         for name in ("prefix", "serializer", "compression"):
             options.setdefault(name, getattr(queue.options, name))
@@ -96,7 +96,7 @@ class TestWorker(Stepping, Worker):
         self._step_on(server)
 
     @classmethod
-    def of(cls, worker: Worker, queue: Queue[Any, Any]) -> Self:
+    def of(cls, worker: Worker, queue: Queue) -> Self:
         """Return a test worker with the handler, tasks, options and lifespan of an existing worker.
 
         Until the test worker is closed, jobs that the existing worker's tasks add go to ``queue``, regardless of the
@@ -233,8 +233,8 @@ class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
         contains: Mapping[str, Any] | None = None,
         count: int | None = None,
         message_id: str | None = None,
-        where: Callable[[Job[Any, Any]], bool] | None = None,
-    ) -> list[Job[Any, Any]]:
+        where: Callable[[Job], bool] | None = None,
+    ) -> list[Job]:
         """Assert that messages have been published and are still stored, processed or not.
 
         Arguments, result and errors are those of `assert_enqueued`.
@@ -249,7 +249,7 @@ class TestBroadcast(InMemory, Broadcast[DataT], Generic[DataT]):
         data: Any = ...,
         *,
         contains: Mapping[str, Any] | None = None,
-        where: Callable[[Job[Any, Any]], bool] | None = None,
+        where: Callable[[Job], bool] | None = None,
     ) -> None:
         """Assert that no matching message is stored. Raises AssertionError."""
         await enqueued.assert_not_enqueued(self.queue, subject, data, contains=contains, where=where)

@@ -40,7 +40,7 @@ class _Place:
     queue_name: str
     options: QueueOptions
     keys: QueueKeys
-    queues: dict[bool, Queue[Any, Any]] = field(default_factory=dict[bool, "Queue[Any, Any]"])
+    queues: dict[bool, Queue] = field(default_factory=dict[bool, "Queue"])
 
     @classmethod
     def of(cls, worker: BaseWorker) -> _Place:
@@ -65,7 +65,7 @@ class Borrowing:
         GlideMQError: if the worker is running.
     """
 
-    def __init__(self, worker: BaseWorker, queue: Queue[Any, Any]) -> None:
+    def __init__(self, worker: BaseWorker, queue: Queue) -> None:
         if worker.is_running:
             raise GlideMQError(f"{worker!r} is running; TestWorker.of needs a worker that is not")
         if worker._selection.several:
@@ -131,7 +131,7 @@ class JobRun:
         error: exception of the handler, if it raised one.
     """
 
-    job: Job[Any, Any]
+    job: Job
     outcome: Outcome
     result: Any = None
     error: BaseException | None = None
@@ -168,7 +168,7 @@ class Stepping(BaseWorker):
         for outcome in _OUTCOMES:
             self.on(outcome, _Recorder(self, outcome))
 
-    def _take_over(self, worker: BaseWorker, queue: Queue[Any, Any]) -> None:
+    def _take_over(self, worker: BaseWorker, queue: Queue) -> None:
         """Use the options, sandbox and lifespan of a worker, whose tasks add to the queue until `close`.
 
         Raises:
@@ -404,7 +404,7 @@ class _Recorder:
         self._worker = worker
         self._outcome: Outcome = outcome
 
-    def __call__(self, job: Job[Any, Any], what: Any = None) -> None:
+    def __call__(self, job: Job, what: Any = None) -> None:
         if self._outcome == "completed":
             self._worker._recorded(JobRun(job=job, outcome="completed", result=what))
         else:

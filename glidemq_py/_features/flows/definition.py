@@ -53,7 +53,7 @@ class FlowMember(OptionValue):
     options: Converted[JobOptions, JobOptions | Mapping[str, Any] | None] = option(
         _options, default=NO_OPTIONS, optional=True
     )
-    call: TaskCall[Any] | None = option(unchecked, default=None, kw_only=True)
+    call: TaskCall | None = option(unchecked, default=None, kw_only=True)
 
     def __init__(self, *args: Any, **given: Any) -> None:
         if args and is_call(args[0]):
@@ -115,7 +115,7 @@ def _sequence(option: str, children: object) -> Sequence[object]:
     return cast("Sequence[object]", children)
 
 
-def _children(option: str, value: object) -> tuple[FlowJob[Any], ...]:
+def _children(option: str, value: object) -> tuple[FlowJob, ...]:
     return tuple(FlowJob.parse(child, f"children[{i}]") for i, child in enumerate(_sequence(option, value)))
 
 
@@ -137,7 +137,7 @@ class FlowJob(FlowMember, Generic[ResultT]):
         TypeError: beside a call, one of its fields is given.
     """
 
-    children: Converted[tuple[FlowJob[Any], ...], Sequence[FlowJob[Any] | TaskCall[Any] | Mapping[str, Any]]] = option(
+    children: Converted[tuple[FlowJob, ...], Sequence[FlowJob | TaskCall | Mapping[str, Any]]] = option(
         _children, default=()
     )
 
@@ -149,16 +149,16 @@ class FlowJob(FlowMember, Generic[ResultT]):
             call: TaskCall[T],
             /,
             *,
-            children: Sequence[FlowJob[Any] | TaskCall[Any] | Mapping[str, Any]] = (),
+            children: Sequence[FlowJob | TaskCall | Mapping[str, Any]] = (),
         ) -> None: ...
         @overload
         def __init__(
-            self: FlowJob[Any],
+            self: FlowJob,
             name: str,
             queue: str,
             data: Any = None,
             options: JobOptions | Mapping[str, Any] | None = None,
-            children: Sequence[FlowJob[Any] | TaskCall[Any] | Mapping[str, Any]] = (),
+            children: Sequence[FlowJob | TaskCall | Mapping[str, Any]] = (),
         ) -> None: ...
         def __init__(self, *args: Any, **given: Any) -> None: ...
 
@@ -166,11 +166,11 @@ class FlowJob(FlowMember, Generic[ResultT]):
         return f"<FlowJob {self.name!r} of queue {self.queue!r}, children: {len(self.children)}>"
 
     @classmethod
-    def parse(cls, value: object, option: str = "flow") -> FlowJob[Any]:
+    def parse(cls, value: object, option: str = "flow") -> FlowJob:
         """Return a `FlowJob` built from one, a call of a task, or a mapping of its fields, nested to any depth."""
         given: Any = value
         if isinstance(value, FlowJob):
-            return cast("FlowJob[Any]", given)
+            return cast("FlowJob", given)
         if is_call(value):
             return cls(value)
         frames = [_Frame(value, option)]
@@ -212,7 +212,7 @@ class _Frame:
         self.option = option
         self.fields = {key: part for key, part in given.items() if key != "children"}
         self.rest: Iterator[tuple[int, object]] = enumerate(children)
-        self.children: list[FlowJob[Any]] = []
+        self.children: list[FlowJob] = []
 
 
 def _place(frames: Sequence[_Frame]) -> str:
@@ -254,7 +254,7 @@ class DagNode(FlowMember):
 
         @overload
         def __init__(
-            self, call: TaskCall[Any], /, *, deps: Sequence[str | DagNode] = (), node: str | None = None
+            self, call: TaskCall, /, *, deps: Sequence[str | DagNode] = (), node: str | None = None
         ) -> None: ...
         @overload
         def __init__(

@@ -101,7 +101,7 @@ def _row(link: QueueLink, name: str, data: Any, options: JobOptions) -> Row:
     return [*row, *[False] * (_WIDTH - len(row))]
 
 
-def _check_call(link: QueueLink, call: TaskCall[Any]) -> None:
+def _check_call(link: QueueLink, call: TaskCall) -> None:
     given = call.queue.options
     if given.prefix != link.keys.prefix or serializer_of(given.serializer) is not link.serializer:
         problem = "the worker of the task has another prefix or serializer than the flow producer"
@@ -125,7 +125,7 @@ def _planned(
     )  # fmt: skip
 
 
-def plan_tree(root: FlowJob[Any], link_of: LinkOf, where: str = "flow") -> list[Planned]:
+def plan_tree(root: FlowJob, link_of: LinkOf, where: str = "flow") -> list[Planned]:
     """Return the jobs of a tree, each parent before its children.
 
     Args:
@@ -137,7 +137,7 @@ def plan_tree(root: FlowJob[Any], link_of: LinkOf, where: str = "flow") -> list[
         GlideMQValidationError: a job is invalid, or the tree is too deep.
     """
     plan: list[Planned] = []
-    waiting: list[tuple[FlowJob[Any], list[int], int, int]] = [(root, [], 0, 0)]
+    waiting: list[tuple[FlowJob, list[int], int, int]] = [(root, [], 0, 0)]
 
     def place() -> str:
         parts: list[str] = []

@@ -89,7 +89,7 @@ class Maintenance(BackgroundService):
 
     def __init__(
         self,
-        queues: Iterable[Queue[Any, Any]],
+        queues: Iterable[Queue],
         *,
         lock_duration: Milliseconds = 30_000,
         stalled_interval: Milliseconds | None = None,
@@ -113,7 +113,7 @@ class Maintenance(BackgroundService):
             await tasks.open()
         return self._queue_tasks
 
-    def _tasks_of(self, queue: Queue[Any, Any]) -> PartitionTasks:
+    def _tasks_of(self, queue: Queue) -> PartitionTasks:
         def make(link: QueueLink) -> BackgroundTask:
             is_first = link.keys.name == queue.name and queue._partition is None
             return _QueueTask(
@@ -160,7 +160,7 @@ class Scheduler(BackgroundService):
 
     _title = "scheduler"
 
-    def __init__(self, queue: Queue[Any, Any]) -> None:
+    def __init__(self, queue: Queue) -> None:
         super().__init__()
         if not isinstance(queue, Queue):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise GlideMQValidationError("queue", queue, f"must be a Queue, not {type(queue).__name__}")
@@ -192,7 +192,7 @@ class _CalledScheduler(SchedulerTask):
         await self._channel.close()
 
 
-def _checked(queue: Any) -> Queue[Any, Any]:
+def _checked(queue: Any) -> Queue:
     if not isinstance(queue, Queue):
         kind = f"{type(queue).__module__}.{type(queue).__name__}"
         raise GlideMQValidationError("queues", queue, f"must contain glidemq_py.Queue objects, not {kind}")

@@ -111,7 +111,7 @@ _NO_CONTINUATIONS: Final = "a function cannot leave the sandbox's process: the h
 _LINKS: Final = 100
 """Maximum number of queues whose connection objects are kept."""
 
-Work = queue.SimpleQueue[Job[Any, Any] | None]
+Work = queue.SimpleQueue[Job | None]
 Handler = Callable[[Any], Any]
 
 
@@ -219,12 +219,12 @@ class _Session:
         self._work = work
         self._memory_limit = start["memory_limit"]
         module, name = start["job_type"]
-        self._job_type: type[Job[Any, Any]] = getattr(importlib.import_module(module), name)
+        self._job_type: type[Job] = getattr(importlib.import_module(module), name)
         self._prefix: str = start["prefix"]
         self._serializer = start["serializer"]
         self._compression = start["compression"]
         self._links: dict[str, QueueLink[SandboxTransport]] = {}
-        self._job: Job[Any, Any] | None = None
+        self._job: Job | None = None
         self._task: asyncio.Task[None] | None = None
         self._requests = 0
         self._replies: dict[int, asyncio.Future[Message]] = {}
@@ -282,7 +282,7 @@ class _Session:
         else:
             self._task = job._attempt.owner = self._loop.create_task(self._run(job))
 
-    async def _run(self, job: Job[Any, Any]) -> None:
+    async def _run(self, job: Job) -> None:
         running_job.set(job)
         try:
             result = await self._handler(job)
@@ -291,11 +291,11 @@ class _Session:
         else:
             self._ended(job, result, None)
 
-    def ended_in_thread(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
+    def ended_in_thread(self, job: Job, result: Any, error: BaseException | None) -> None:
         """Report the end of a plain handler; called from its thread."""
         self._loop.call_soon_threadsafe(self._ended, job, result, error)
 
-    def _ended(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> None:
+    def _ended(self, job: Job, result: Any, error: BaseException | None) -> None:
         try:
             message = self._outcome(job, result, error)
         except BaseException as raised:  # by the result or error, which are objects of the application
@@ -303,7 +303,7 @@ class _Session:
         self._job = self._task = None
         self._writer.write(message)
 
-    def _outcome(self, job: Job[Any, Any], result: Any, error: BaseException | None) -> bytes:
+    def _outcome(self, job: Job, result: Any, error: BaseException | None) -> bytes:
         text = packed = None
         if error is None and job._attempt is not None:
             error = job._attempt.missing_await()

@@ -86,7 +86,7 @@ class Sandbox:
         self._closed = False
         self._idle.append(await self._started())
 
-    async def __call__(self, job: Job[Any, Any]) -> Any:
+    async def __call__(self, job: Job) -> Any:
         """Run a job in a free process. If cancelled, return once the handler has stopped or the process is killed."""
         process = await self._take()
         try:

@@ -211,7 +211,7 @@ class SandboxProcess:
         self._child = child
         self._link = link
         self._replying: set[asyncio.Task[None]] = set()
-        self._job: Job[Any, Any]
+        self._job: Job
         self._outcome: asyncio.Future[Message] | None = None
         self._closing = False
         self._writer: asyncio.StreamWriter | None = None
@@ -311,7 +311,7 @@ class SandboxProcess:
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
-    async def run(self, job: Job[Any, Any]) -> Any:
+    async def run(self, job: Job) -> Any:
         """Run a job and return its result. Errors of the handler are raised.
 
         Raises:

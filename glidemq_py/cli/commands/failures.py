@@ -29,7 +29,7 @@ async def ls(
 ) -> None:
     """List failed jobs, oldest failure first, or with --newest, newest first."""
     await _reject_broadcast(shell, queue)
-    criteria = {**others, "reason": reason or None}
+    criteria: dict[str, Any] = {**others, "reason": reason or None}
     failures = (
         operate.lists.iter_newest_failures(shell.operator, queue, **criteria)
         if newest
