@@ -20,7 +20,7 @@ from glidemq_py._core.record import JobOutcome, JobRecord, JobState
 from glidemq_py._features.dead_letters import open_dead_letters
 from glidemq_py._features.outbox import STORED, STORED_JSON
 from glidemq_py._job import reading
-from glidemq_py._job.job import AnyJob, Job
+from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.parts import Area, ConnectedQueue
 from glidemq_py.errors import FairKeyFullError, GlideMQValidationError, JobDataError, SerializationError
@@ -32,7 +32,7 @@ _NOT_REPLAYED: Final = frozenset(
 """Options of the original job that a replay does not copy."""
 
 
-async def _entries(link: QueueLink, page: int) -> AsyncIterator[AnyJob]:
+async def _entries(link: QueueLink, page: int) -> AsyncIterator[Job]:
     dead_queue = await open_dead_letters(link)
     if dead_queue is None:
         return
@@ -43,7 +43,7 @@ async def _entries(link: QueueLink, page: int) -> AsyncIterator[AnyJob]:
 
 async def get_newest_dead_letter_jobs(
     self: ConnectedQueue, count: int, subscription: str = ""
-) -> tuple[list[AnyJob], bool]:
+) -> tuple[list[Job], bool]:
     """Return the entries of this queue among the ``count`` newest of its dead letter queue, newest first.
 
     Args:
@@ -66,7 +66,7 @@ async def get_newest_dead_letter_jobs(
     newest: list[Any] = [entry_id for entry_id, _ in rows]
     last = newest[-1] if len(newest) > count else ""
     cursor = last.decode() if isinstance(last, bytes) else str(last)
-    found: list[AnyJob] = []
+    found: list[Job] = []
     examined = 0
     async for job in reading.iterate(dead_queue, JobState.WAITING, _PAGE, cursor=cursor):
         envelope = envelope_of(job)
@@ -78,7 +78,7 @@ async def get_newest_dead_letter_jobs(
     return found[::-1], bool(cursor)
 
 
-async def replay_entry(self: ConnectedQueue, job_id: str, edit: Callable[[], Any] | None = None) -> AnyJob | None:
+async def replay_entry(self: ConnectedQueue, job_id: str, edit: Callable[[], Any] | None = None) -> Job | None:
     """Add the job of an entry again, as `dead_letters.replay` does.
 
     Args:
@@ -114,14 +114,14 @@ async def replay_entry(self: ConnectedQueue, job_id: str, edit: Callable[[], Any
     if other is not None and other.outcome == "backlog":
         raise FairKeyFullError(options.fair_key, int(other.id))
     record = JobRecord(id=new_id, name=name, data=data, opts=opts, timestamp=reply.now)
-    job: AnyJob = Job._from_record(link, record)
+    job: Job = Job._from_record(link, record)
     if other is not None:
         job.outcome = JobOutcome(other.outcome)
     await remove_dead_letter(dead_queue, entry)
     return job
 
 
-async def _find(self: ConnectedQueue, job_id: str) -> tuple[QueueLink, QueueLink, AnyJob] | None:
+async def _find(self: ConnectedQueue, job_id: str) -> tuple[QueueLink, QueueLink, Job] | None:
     """Return the part in which the job of an entry failed, the dead letter queue, and the entry."""
     entry = parse_job_id(job_id)
     for link in await self._links():
@@ -132,7 +132,7 @@ async def _find(self: ConnectedQueue, job_id: str) -> tuple[QueueLink, QueueLink
     return None
 
 
-def envelope_of(job: AnyJob, queue: str | None = None) -> dict[str, Any] | None:
+def envelope_of(job: Job, queue: str | None = None) -> dict[str, Any] | None:
     """Return the envelope of a dead-letter entry of the queue (None = of any queue), or None for any other job."""
     try:
         data: Any = job.data
@@ -146,7 +146,7 @@ def envelope_of(job: AnyJob, queue: str | None = None) -> dict[str, Any] | None:
     return envelope if is_entry else None
 
 
-def shown_entry(entry: AnyJob, link: QueueLink) -> AnyJob:
+def shown_entry(entry: Job, link: QueueLink) -> Job:
     """Return a dead-letter entry with the names of the whole queue, and with the value of its data if it can be read.
 
     The entry contains the stored text of a serializer of the application, such as one that encrypts.
@@ -168,7 +168,7 @@ def _is_custom(link: QueueLink) -> bool:
     return link.serializer not in (JSON_SERIALIZER, MSGPACK_SERIALIZER)
 
 
-async def _original(link: QueueLink, entry: AnyJob) -> tuple[str, str, str, JobOptions, Any]:
+async def _original(link: QueueLink, entry: Job) -> tuple[str, str, str, JobOptions, Any]:
     """Return the name, stored data, stored options, parsed options and `ownKeys` for the replay of an entry."""
     envelope = cast("dict[str, Any]", entry.data)
     original_id = str(envelope["originalJobId"])
@@ -188,7 +188,7 @@ async def _original(link: QueueLink, entry: AnyJob) -> tuple[str, str, str, JobO
     return entry.name, encode_data(data, link.serializer, link.compression), opts, options, own_keys
 
 
-def _check_readable(link: QueueLink, entry: AnyJob, stored: str) -> None:
+def _check_readable(link: QueueLink, entry: Job, stored: str) -> None:
     """Raise SerializationError if the serializer of this queue cannot read the data of an entry.
 
     A serializer of the application may store JSON, too, which a queue without that serializer must not take for values.
@@ -200,7 +200,7 @@ def _check_readable(link: QueueLink, entry: AnyJob, stored: str) -> None:
     raise SerializationError("job_id", entry.id, "its data cannot be read here, so it is not replaced")
 
 
-async def remove_dead_letter(dead_queue: QueueLink, entry: AnyJob) -> bool:
+async def remove_dead_letter(dead_queue: QueueLink, entry: Job) -> bool:
     """Delete a dead-letter entry and its stream entry, whose id Node clients do not store: it is searched then."""
     stream_id = await dead_queue.command("HGET", dead_queue.keys.job(entry.id), "eid")
     position = await _entry_of(dead_queue, entry.id) if stream_id is None and entry.state is JobState.WAITING else ""
@@ -228,7 +228,7 @@ class DeadLetters(Area):
 
     __slots__ = ()
 
-    def iter(self, page: int = 500) -> AsyncIterator[AnyJob]:
+    def iter(self, page: int = 500) -> AsyncIterator[Job]:
         """Iterate over the dead-letter entries of this queue, oldest first; see `dead_letters.get_all`.
 
         Args:
@@ -237,7 +237,7 @@ class DeadLetters(Area):
         check_int("page", page, 1, 1_000)
         return self._queue._in_turn(lambda link: _entries(link, page))
 
-    async def get_all(self, start: int = 0, end: int = -1) -> list[AnyJob]:
+    async def get_all(self, start: int = 0, end: int = -1) -> list[Job]:
         """Return the dead-letter entries of this queue by position, oldest first.
 
         Each entry is a waiting job in the dead letter queue. Its ``data`` is the envelope: ``originalQueue``,
@@ -253,7 +253,7 @@ class DeadLetters(Area):
         """
         return await reading.between(self.iter(), start, end)
 
-    async def get(self, job_id: str) -> AnyJob | None:
+    async def get(self, job_id: str) -> Job | None:
         """Return the dead-letter entry with this id (not the id of the original job), or None."""
         found = await _find(self._queue, job_id)
         return None if found is None else shown_entry(found[2], found[0])
@@ -263,7 +263,7 @@ class DeadLetters(Area):
         found = await _find(self._queue, job_id)
         return False if found is None else await remove_dead_letter(*found[1:])
 
-    async def replay(self, job_id: str) -> AnyJob | None:
+    async def replay(self, job_id: str) -> Job | None:
         """Add the job of a dead-letter entry to this queue again, and delete the entry.
 
         If the original job still exists, the new job has its data and options (except ``job_id``, ``delay``,

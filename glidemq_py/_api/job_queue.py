@@ -826,5 +826,4 @@ class Queue(ConnectedQueue, AsyncOnly, Generic[DataT, ResultT]):
 
 Queue._part_type = Queue
 
-AnyQueue = Queue
 """A queue, or a partition, of any data and results."""

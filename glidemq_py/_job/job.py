@@ -39,7 +39,6 @@ class Job(JobCore[DataT, ResultT, ContextT]):
 
 watch_calls(Job)
 
-AnyJob = Job
 """A job of any data and results."""
 
 

@@ -20,7 +20,7 @@ from glidemq_py._core.record import JobCounts, JobRecord, JobState, WorkerInfo
 from glidemq_py._features.usage import JobUsage
 from glidemq_py._features.usage_summaries import usages_of
 from glidemq_py._job.contents import HAS_USAGE, LISTED_FIELDS, RECORD_FIELDS, read_record
-from glidemq_py._job.job import AnyJob, Job
+from glidemq_py._job.job import Job
 from glidemq_py._partitions.link import QueueLink, server_time
 from glidemq_py.errors import GlideMQValidationError, JobDataError, SerializationError
 
@@ -70,7 +70,7 @@ def _wanted(fields: tuple[str, ...], bare: bool) -> tuple[str, ...]:
     return tuple(name for name in fields if name != "data") if bare else fields
 
 
-async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> AnyJob | None:
+async def get_job(link: QueueLink, job_id: str, bare: bool = False) -> Job | None:
     """Return the job with this id, or None; ``bare`` omits its data."""
     record = await read_record(link, job_id, _wanted(RECORD_FIELDS, bare))
     return None if record is None else Job._from_record(link, record)
@@ -97,7 +97,7 @@ async def between(rows: AsyncIterator[_RowT], start: int, end: int) -> list[_Row
 async def iterate(
     link: QueueLink, state: JobState, page: int, name: str = "", bare: bool = False, also: tuple[str, ...] = (),
     cursor: str = "", tags: tuple[str, ...] = (),
-) -> AsyncIterator[AnyJob]:  # fmt: skip
+) -> AsyncIterator[Job]:  # fmt: skip
     """Iterate over the jobs in a state; a job that stays in the state is returned exactly once.
 
     Args:
@@ -130,7 +130,7 @@ async def iterate(
 async def read_page(
     link: QueueLink, state: JobState, cursor: str, count: int, *, bare: bool = False, also: tuple[str, ...] = (),
     name: str = "", where: Sequence[administration.Condition] = (), newest: bool = False,
-) -> tuple[list[AnyJob], str]:  # fmt: skip
+) -> tuple[list[Job], str]:  # fmt: skip
     """Return at most ``count`` jobs and the cursor after them ('' = the end); see `iterate` for the other arguments.
 
     A page may repeat jobs of earlier pages, and may be empty before the end. ``where``: conditions that jobs of the
@@ -153,7 +153,7 @@ async def read_places(link: QueueLink, state: str, cursor: str, count: int) -> t
     return records, found.cursor
 
 
-async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...] = ()) -> list[AnyJob]:
+async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...] = ()) -> list[Job]:
     """Return the existing jobs among these ids, at most `ROWS_A_CALL`; see `iterate` for ``also``."""
     wanted = (*also, *LISTED_FIELDS)
     rows = await link.call(administration.records, ids, wanted)
@@ -165,7 +165,7 @@ async def read_jobs(link: QueueLink, ids: Sequence[str], *, also: tuple[str, ...
 async def _rows(
     link: QueueLink, state: JobState, cursor: str, count: int, name: str, bare: bool, also: tuple[str, ...],
     where: Sequence[administration.Condition] = (), tags: tuple[str, ...] = (), newest: bool = False,
-) -> tuple[list[tuple[AnyJob, str]], str]:  # fmt: skip
+) -> tuple[list[tuple[Job, str]], str]:  # fmt: skip
     """Return the jobs of a page with their positions, and the cursor of the next page."""
     wanted = (*also, *_wanted(LISTED_FIELDS, bare))
     if tags:
@@ -173,7 +173,7 @@ async def _rows(
     found = await link.call(administration.page, state, cursor, count, wanted, name or None, where or None, newest)
     usage_at = wanted.index(HAS_USAGE)
     usages = await _usages(link, [job_id for job_id, _, values in found.rows if values[usage_at]])
-    rows: list[tuple[AnyJob, str]] = []
+    rows: list[tuple[Job, str]] = []
     for job_id, position, values in found.rows:
         job = _listed(link, job_id, wanted, values, usages.get(job_id))
         if state is JobState.PRIORITIZED and job.state is JobState.DELAYED:
@@ -196,9 +196,9 @@ async def _usages(link: QueueLink, ids: list[str]) -> dict[str, JobUsage | None]
 
 def _listed(
     link: QueueLink, job_id: str, wanted: tuple[str, ...], values: Sequence[str | bool], usage: JobUsage | None
-) -> AnyJob:
+) -> Job:
     fields = {name: value if isinstance(value, str) else None for name, value in zip(wanted, values, strict=True)}
-    job: AnyJob = Job._from_record(link, JobRecord.parse(job_id, fields))
+    job: Job = Job._from_record(link, JobRecord.parse(job_id, fields))
     job._usage = usage
     return job
 
@@ -273,7 +273,7 @@ _SKIPPED_PER_CALL: Final = 500
 """Positions skipped per call, which takes half a millisecond of server time because no record is read."""
 
 
-async def get_slice(links: Sequence[QueueLink], state: JobState, start: int, end: int, *, bare: bool) -> list[AnyJob]:
+async def get_slice(links: Sequence[QueueLink], state: JobState, start: int, end: int, *, bare: bool) -> list[Job]:
     """Return the jobs of all parts from ``start`` to ``end``, one part after the other; see `iterate` for ``bare``.
 
     Args:
@@ -287,7 +287,7 @@ async def get_slice(links: Sequence[QueueLink], state: JobState, start: int, end
         GlideMQValidationError: If a position is invalid.
     """
     first, last = check_int("start", start, 0, 2**53), check_int("end", end, -1, 2**53)
-    found: list[AnyJob] = []
+    found: list[Job] = []
     before = 0
     for link in links:
         if last != -1 and before > last:
@@ -299,9 +299,9 @@ async def get_slice(links: Sequence[QueueLink], state: JobState, start: int, end
     return found
 
 
-async def _slice(link: QueueLink, state: JobState, first: int, last: int, bare: bool) -> list[AnyJob]:
+async def _slice(link: QueueLink, state: JobState, first: int, last: int, bare: bool) -> list[Job]:
     most = MAX_PAGE if last == -1 else min(last - first + 1, MAX_PAGE)
-    found: list[AnyJob] = []
+    found: list[Job] = []
     cursor = await cursor_at(link, state, first) if first and most > 0 else ""
     if most <= 0 or cursor is None:
         return found
@@ -362,7 +362,7 @@ class Search:
         self._bare = bare
         self._tags = tags
 
-    async def run(self, link: QueueLink) -> AsyncIterator[AnyJob]:
+    async def run(self, link: QueueLink) -> AsyncIterator[Job]:
         """Yield the jobs found, page by page. A job that changes its state meanwhile is returned at most once."""
         found: set[str] = set()
         async for job in self._candidates(link):
@@ -372,14 +372,14 @@ class Search:
                 found.add(job.id)
                 yield job
 
-    async def _candidates(self, link: QueueLink) -> AsyncIterator[AnyJob]:
+    async def _candidates(self, link: QueueLink) -> AsyncIterator[Job]:
         for state in self._states:
             async for job in iterate(
                 link, state, _PAGE_SIZE, self._name, self._bare and self._data is None, tags=self._tags
             ):
                 yield job
 
-    def _matches(self, job: AnyJob) -> bool:
+    def _matches(self, job: Job) -> bool:
         if self._data is None:
             return True
         try:

@@ -68,7 +68,6 @@ from glidemq_py.telemetry.state import TELEMETRY
 T = TypeVar("T")
 SignalT = TypeVar("SignalT", DelayedError, SuspendError, WaitingChildrenError, StepsRefusedError)
 Ts = TypeVarTuple("Ts")
-AnyJob = StoredJob
 
 _log = get_logger(__name__)
 
@@ -107,7 +106,7 @@ class Memo:
         tasks: Tasks that run steps, except the handler's; they are cancelled when the handler ends.
     """
 
-    def __init__(self, job: AnyJob) -> None:
+    def __init__(self, job: StoredJob) -> None:
         header, *texts = job._steps_texts or ("",)
         found = [parse_step(text) for text in texts]
         self._job = job
@@ -354,7 +353,7 @@ def _size(result: str | None) -> int:
     return 0 if result is None else len(result) if result.isascii() else len(result.encode("utf-8", "surrogatepass"))
 
 
-def memo_of(job: AnyJob, what: str) -> Memo:
+def memo_of(job: StoredJob, what: str) -> Memo:
     """Return the steps of a running job.
 
     Raises:
@@ -366,7 +365,7 @@ def memo_of(job: AnyJob, what: str) -> Memo:
     return cast("Memo", job._memo)
 
 
-def ending_memo(job: AnyJob, what: str) -> Memo:
+def ending_memo(job: StoredJob, what: str) -> Memo:
     """Return the steps of a job for a method that may end the attempt.
 
     Raises:
@@ -480,7 +479,13 @@ class StepRun(Generic[T]):
     """
 
     def __init__(
-        self, job: AnyJob, name: str, function: Any, attempts: int, backoff: BackoffInput, timeout: Milliseconds | None
+        self,
+        job: StoredJob,
+        name: str,
+        function: Any,
+        attempts: int,
+        backoff: BackoffInput,
+        timeout: Milliseconds | None,
     ) -> None:
         self._memo = memo_of(job, "run")
         check_text("name", name, maximum=_MAX_NAME)
@@ -647,16 +652,16 @@ def _step_error(step: Step) -> StepError:
 
 @overload
 async def run(
-    self: AnyJob, name: str, function: Callable[[*Ts], Coroutine[Any, Any, T]], /, *args: *Ts, attempts: int = 1,
+    self: StoredJob, name: str, function: Callable[[*Ts], Coroutine[Any, Any, T]], /, *args: *Ts, attempts: int = 1,
     backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
 ) -> T: ...  # fmt: skip
 @overload
 async def run(
-    self: AnyJob, name: str, function: Callable[[*Ts], T], /, *args: *Ts, attempts: int = 1,
+    self: StoredJob, name: str, function: Callable[[*Ts], T], /, *args: *Ts, attempts: int = 1,
     backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
 ) -> T: ...  # fmt: skip
 async def run(
-    self: AnyJob, name: str, function: Callable[[*Ts], Any], /, *args: *Ts, attempts: int = 1,
+    self: StoredJob, name: str, function: Callable[[*Ts], Any], /, *args: *Ts, attempts: int = 1,
     backoff: BackoffInput = 0, timeout: Milliseconds | None = None,
 ) -> Any:  # fmt: skip
     """Run a function as a step of this job. Later runs return its stored result without calling the function.
@@ -701,7 +706,7 @@ async def run(
 # -- waiting --------------------------------------------------------------------------------------------------
 
 
-async def sleep(self: AnyJob, name: str, duration: Milliseconds) -> None:
+async def sleep(self: StoredJob, name: str, duration: Milliseconds) -> None:
     """Sleep without a slot: the job is delayed, and then runs again from its start.
 
     Args:
@@ -726,7 +731,7 @@ async def sleep(self: AnyJob, name: str, duration: Milliseconds) -> None:
 
 
 async def wait_for_signal(
-    self: AnyJob, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
+    self: StoredJob, name: str, *, reason: str | None = None, timeout: Milliseconds | None = None
 ) -> Signal:
     """Return the signal with this name, or end the attempt until it comes.
 
@@ -794,7 +799,7 @@ async def wait_for_signal(
 # -- children -------------------------------------------------------------------------------------------------
 
 
-async def gather(self: AnyJob, calls: Sequence[TaskCall[T]], *, name: str = "gather") -> list[T]:
+async def gather(self: StoredJob, calls: Sequence[TaskCall[T]], *, name: str = "gather") -> list[T]:
     """Run tasks as children of this job, without a slot, and return their results in the order of the calls.
 
     The children are added once. When all have ended, the handler runs again from its start.
@@ -856,7 +861,7 @@ def _result_of(call: TaskCall[T], outcome: str | None, place: tuple[str, str]) -
     return call.read_result(decode_result(outcome[1:], serializer_of(call.queue.options.serializer)))
 
 
-async def _children_of(job: AnyJob, memo: Memo) -> dict[tuple[str, str], str]:
+async def _children_of(job: StoredJob, memo: Memo) -> dict[tuple[str, str], str]:
     """Return the outcomes of the children that have ended: ``v`` and the result, or ``f`` and the failure."""
     if memo.values is None:
         ended = await memo.reach(lambda: children.ended_children(job._link, job._stored_id))
@@ -867,7 +872,7 @@ async def _children_of(job: AnyJob, memo: Memo) -> dict[tuple[str, str], str]:
     return memo.values
 
 
-async def _add_children(job: AnyJob, pairs: Sequence[tuple[TaskCall, tuple[str, str]]]) -> None:
+async def _add_children(job: StoredJob, pairs: Sequence[tuple[TaskCall, tuple[str, str]]]) -> None:
     by_queue: dict[int, tuple[Any, list[JobSpec]]] = {}
     for call, (_, job_id) in pairs:
         each = cast("JobSpec", call)
@@ -881,13 +886,13 @@ async def _add_children(job: AnyJob, pairs: Sequence[tuple[TaskCall, tuple[str, 
             raise next((each for each in error.results if isinstance(each, GlideMQError)), error) from error
 
 
-def _key_of(job: AnyJob, name: str, ordinal: int) -> str:
+def _key_of(job: StoredJob, name: str, ordinal: int) -> str:
     """Return a unique key of a step. It differs for a later job with the same id, and after `requeue`."""
     whole = [job._link.keys.job(job._stored_id), str(job.timestamp), job._requeues or "0", name, str(ordinal)]
     return hashlib.blake2b("\n".join(whole).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def idempotency_key(self: AnyJob, name: str) -> str:
+def idempotency_key(self: StoredJob, name: str) -> str:
     """Return a key for an effect of a step in another system, such as a payment.
 
     The key is the same in each run and attempt of the step. Each job, step name and ordinal has its own, and `requeue`

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from glidemq_py._api.backup_schedule import BackupSchedule
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.runtime import ASYNC_RUNTIME
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.logs import get_logger
@@ -76,7 +76,7 @@ class _CountedSchedule(BackupSchedule):
     figures: BackupFigures
     was_started = False
 
-    async def _create(self, queue: AnyQueue) -> BackupInfo:
+    async def _create(self, queue: Queue) -> BackupInfo:
         figures, start = self.figures, time.monotonic()
         figures.attempts += 1
         figures.in_progress += 1
@@ -104,7 +104,7 @@ class Backups:
     """
 
     def __init__(
-        self, options: GatewayOptions, open_queue: Callable[[str], Awaitable[AnyQueue]], figures: BackupFigures
+        self, options: GatewayOptions, open_queue: Callable[[str], Awaitable[Queue]], figures: BackupFigures
     ) -> None:  # fmt: skip
         assert options.backup is not None, "there is a destination"
         self._options, self._open_queue, self._destination = options, open_queue, options.backup
@@ -136,7 +136,7 @@ class Backups:
             pause = min(max(self._options.backup_every / 1_000 / _CHECKS, _LEAST_S), _MOST_S)
             await asyncio.sleep(pause * random.uniform(0.9, 1.1))
 
-    async def _back_up(self, queue: AnyQueue) -> None:
+    async def _back_up(self, queue: Queue) -> None:
         options, schedule = self._options, None
         try:
             schedule = _CountedSchedule(

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 from urllib.parse import unquote
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import Packed, administration, call, pieces
 from glidemq_py._core.keys import QueueKeys
@@ -48,7 +48,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 _FINISHED: Final = tuple(state for state in JobState if state.is_finished)
 
-OpenQueue = Callable[[str], Awaitable[AnyQueue]]
+OpenQueue = Callable[[str], Awaitable[Queue]]
 
 
 def engine_id(chosen: str) -> str:
@@ -115,7 +115,7 @@ class ChosenIds:
         return queue
 
     async def claim(
-        self, queue: str, every: Sequence[str], own: dict[str, str], opened: AnyQueue
+        self, queue: str, every: Sequence[str], own: dict[str, str], opened: Queue
     ) -> set[str]:  # fmt: skip
         """Claim ids for jobs of a queue; return those of unfinished jobs, which are not claimed. See `JobIds.claim`.
 
@@ -292,7 +292,7 @@ def keep(kept: OrderedDict[K, V], key: K, value: V) -> None:
         kept.popitem(last=False)
 
 
-async def _used_in(opened: AnyQueue, chosen: Sequence[str]) -> list[str]:
+async def _used_in(opened: Queue, chosen: Sequence[str]) -> list[str]:
     """Return those of the ids that jobs of a queue or partition have."""
     by_own = {engine_id(each): each for each in chosen}
     used: list[str] = []
@@ -313,7 +313,7 @@ async def _used_in(opened: AnyQueue, chosen: Sequence[str]) -> list[str]:
     return used
 
 
-async def _remove_finished(opened: AnyQueue, chosen: str) -> bool | None:
+async def _remove_finished(opened: Queue, chosen: str) -> bool | None:
     """Delete the job of an id if it has finished; return False if it has not, and None if there is no job."""
     job = await opened.get_job(engine_id(chosen), exclude_data=True)
     if job is None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from glidemq_py._api.job_queue import AnyQueue, Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.connection_options import ConnectionOptions
 from glidemq_py._client.transport import Transport, check_connection, open_transport
 from glidemq_py._core.checks import check_text
@@ -81,7 +81,7 @@ class ClientIds:
         self._connection, self._prefix = connection, validate_prefix(prefix)
         self._transport: Transport | None = None
         self._ids: JobIds | None = None
-        self._queues: dict[str, AnyQueue] = {}
+        self._queues: dict[str, Queue] = {}
 
     async def __aenter__(self) -> Self:
         """Connect."""
@@ -136,7 +136,7 @@ class ClientIds:
             raise ClosedError("the connection is closed: open it with `async with`")
         return self._ids
 
-    async def _queue(self, name: str) -> AnyQueue:
+    async def _queue(self, name: str) -> Queue:
         found = self._queues.get(name)
         if found is None:
             found = self._queues[name] = Queue(name, self._connection, prefix=self._prefix)
@@ -184,13 +184,13 @@ async def restore_ids(
         GlideMQConnectionError: The server cannot be reached.
     """
     found: list[RestoredIds] = []
-    async with AnyQueue("ids", connection, prefix=prefix) as any_queue:
+    async with Queue("ids", connection, prefix=prefix) as any_queue:
         transport = (await any_queue._connected()).transport
         known = await listed_queues(transport, prefix)
         for name in [_stored_name(each, known, prefix) for each in queues] or known:
-            async with AnyQueue(name, connection, prefix=prefix) as queue:
+            async with Queue(name, connection, prefix=prefix) as queue:
 
-                async def open_queue(_: str, queue: AnyQueue = queue) -> AnyQueue:
+                async def open_queue(_: str, queue: Queue = queue) -> Queue:
                     return queue
 
                 await queue.connect()
@@ -214,7 +214,7 @@ def _stored_name(name: str, known: Collection[str], prefix: str) -> str:
     raise GlideMQValidationError("queues", name, f"{problem} (prefix {prefix!r})")
 
 
-async def _restore(ids: JobIds, part: AnyQueue) -> tuple[int, int, int]:
+async def _restore(ids: JobIds, part: Queue) -> tuple[int, int, int]:
     """Let gateways find the jobs of a queue or partition; return the counts of `RestoredIds`."""
     numbers: dict[int, bool] = {}
     made = chosen = taken = 0

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.event_reader import EventEntry, News, event_of
 from glidemq_py._client.runtime import stop_task
@@ -52,7 +52,7 @@ _OF_QUEUE: Final = ("0", "")
 Event = dict[str, Any]
 
 
-async def tell_starts(queue: AnyQueue) -> None:
+async def tell_starts(queue: Queue) -> None:
     """Let a queue, or a partition, write an event for each fetched job and for each duplicate, for three minutes.
 
     Raises:
@@ -70,7 +70,7 @@ class WireEvents:
         ids: Returns the ids of jobs on the wire.
     """
 
-    def __init__(self, queue: AnyQueue, ids: JobIds) -> None:
+    def __init__(self, queue: Queue, ids: JobIds) -> None:
         self._queue, self._ids = queue, ids
 
     @property
@@ -121,7 +121,7 @@ class WireEvents:
         return self._event(event, "failed", job_id, error=error, data=data, terminal=terminal)
 
 
-async def _result_of(queue: AnyQueue, event: QueueEvent) -> Any:
+async def _result_of(queue: Queue, event: QueueEvent) -> Any:
     """Return the result in the event of a completed job; the event of a large one does not have it."""
     text = event.fields.get("returnvalue")
     with contextlib.suppress(SerializationError):
@@ -140,7 +140,7 @@ class _UsualFrames:
         ids: Returns the ids of jobs on the wire.
     """
 
-    def __init__(self, queue: AnyQueue, ids: JobIds) -> None:
+    def __init__(self, queue: Queue, ids: JobIds) -> None:
         self._queue, self._ids = queue.name, ids
         self._heads = {
             event.encode(): _head_of(_PLAIN.get(event, event), wire_name(queue._shown_name), members)
@@ -222,7 +222,7 @@ class EventFeed:
         is_serving: Returns whether a client is being served from the queue or partition of this name.
     """
 
-    def __init__(self, queue: AnyQueue, connection: Connection, ids: JobIds, is_serving: Callable[[str], bool]) -> None:
+    def __init__(self, queue: Queue, connection: Connection, ids: JobIds, is_serving: Callable[[str], bool]) -> None:
         self._queue, self._connection, self._ids, self.is_serving = queue, connection, ids, is_serving
         self._parts: dict[str, _PartFeed] = {}
         self._partitions: object = None
@@ -313,7 +313,7 @@ class _PartFeed:
     """
 
     def __init__(
-        self, feed: EventFeed, part: AnyQueue, connection: Connection, ids: JobIds, since: str | None
+        self, feed: EventFeed, part: Queue, connection: Connection, ids: JobIds, since: str | None
     ) -> None:  # fmt: skip
         self._feed, self._queue = feed, part
         self._wire, self._usual = WireEvents(part, ids), _UsualFrames(part, ids)

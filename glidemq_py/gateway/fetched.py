@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import Lease
 from glidemq_py._api.lease_exchange import FetchOptions, facts_of
 from glidemq_py._core import json_text as json
@@ -103,7 +103,7 @@ class Fetched:
     )  # fmt: skip
 
     def __init__(
-        self, queue: AnyQueue, link: QueueLink, row: FetchedRow, now: int, options: FetchOptions, shape: _Shape,
+        self, queue: Queue, link: QueueLink, row: FetchedRow, now: int, options: FetchOptions, shape: _Shape,
         number: int | None,
     ) -> None:  # fmt: skip
         self.number = number
@@ -122,7 +122,7 @@ class Fetched:
 
     @classmethod
     def of_run(
-        cls, queue: AnyQueue, run: Run, options: FetchOptions, *, is_simple: bool = False
+        cls, queue: Queue, run: Run, options: FetchOptions, *, is_simple: bool = False
     ) -> Fetched:  # fmt: skip
         """Return a job that has run before, or is not usual in another way."""
         found = object.__new__(cls)
@@ -224,7 +224,7 @@ class Fetched:
 
 
 def fetched_of(
-    queue: AnyQueue, link: QueueLink, row: FetchedRow, now: int, options: FetchOptions
+    queue: Queue, link: QueueLink, row: FetchedRow, now: int, options: FetchOptions
 ) -> Fetched:  # fmt: skip
     """Return the fetched job of a row of a reply."""
     job_id, opts = row[_ID], row[_OPTS]

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import Lease, end_expired
 from glidemq_py._api.lease_exchange import (
     ROWS_PER_CALL,
@@ -166,7 +166,7 @@ class Hub:
     """
 
     def __init__(
-        self, queue: AnyQueue, link: QueueLink, owner: str, channels: WakeChannels, transport: Transport,
+        self, queue: Queue, link: QueueLink, owner: str, channels: WakeChannels, transport: Transport,
         max_completed: int | None = None,
     ) -> None:  # fmt: skip
         self._queue = queue
@@ -299,7 +299,7 @@ class Hub:
         """Be the hub of a partition no longer."""
         self._on_ready = None
 
-    def use(self, queue: AnyQueue, link: QueueLink) -> None:
+    def use(self, queue: Queue, link: QueueLink) -> None:
         """Use another object of the same queue: the queue has been partitioned, and this is its partition 0."""
         self._queue, self._link = queue, link
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.transport import Transport
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.keys import (
@@ -79,14 +79,14 @@ class JobIds:
         """Remember a queue or partition that exists, or may exist."""
         keep(self._met, usual_number(queue), queue)
 
-    async def part(self, name: str) -> AnyQueue:
+    async def part(self, name: str) -> Queue:
         """Return the queue, or the partition of one, whose keys have this name."""
         home = queue_of_part(name)
         queue = await self.open_queue(home)
         if queue._partitions is None and home == name:
             return queue
         await queue._plain_link()
-        each: AnyQueue
+        each: Queue
         for each in queue._parts:
             if each.name == name:
                 self.met(name)
@@ -132,7 +132,7 @@ class JobIds:
 
     async def claim(
         self, queue: str, chosen: Iterable[str], mine: dict[str, str] | None = None,
-        opened: AnyQueue | None = None,
+        opened: Queue | None = None,
     ) -> set[str]:  # fmt: skip
         """Claim ids that a client has chosen for jobs of a queue or partition; return those of unfinished jobs.
 

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.keys import is_uuid7
 from glidemq_py._core.option_values import read_tags
 from glidemq_py._core.payload import PackedValue
 from glidemq_py._core.record import JobCounts, JobState
 from glidemq_py._features.consistency.calls import has_peers
-from glidemq_py._job.job import AnyJob
+from glidemq_py._job.job import Job
 from glidemq_py._job.reading import counts_by_rank
 from glidemq_py.gateway.names import wire_name
 from glidemq_py.gateway.table import CommandError
@@ -69,7 +69,7 @@ def sources_of(states: Iterable[str]) -> list[Source]:
     return [source for state in states for source in SOURCES.get(state, ())]
 
 
-def wire_state(job: AnyJob | None) -> str:
+def wire_state(job: Job | None) -> str:
     """Return the state of a job for clients."""
     state = None if job is None else job.state
     if job is None or state is None:
@@ -79,7 +79,7 @@ def wire_state(job: AnyJob | None) -> str:
     return _STATES.get(state, str(state))
 
 
-async def read_wire_counts(queue: AnyQueue) -> dict[str, int]:
+async def read_wire_counts(queue: Queue) -> dict[str, int]:
     """Return the number of jobs by state of the protocol; ready jobs of a paused queue are paused.
 
     Raises:
@@ -90,7 +90,7 @@ async def read_wire_counts(queue: AnyQueue) -> dict[str, int]:
     return {state: sum(part[state] for part in parts) for state in parts[0]}
 
 
-async def read_priority_counts(queue: AnyQueue) -> dict[str, int]:
+async def read_priority_counts(queue: Queue) -> dict[str, int]:
     """Return the number of ready jobs by priority; those of groups count as 0, as they have no rank.
 
     Raises:
@@ -103,7 +103,7 @@ async def read_priority_counts(queue: AnyQueue) -> dict[str, int]:
     return {str(rank): number for rank, number in ranks.items()}
 
 
-async def _counts_of(part: AnyQueue) -> dict[str, int]:
+async def _counts_of(part: Queue) -> dict[str, int]:
     counts, below = await counts_by_rank(await part._connected())
     found = {state: sum(each.number(counts, below) for each in sources) for state, sources in SOURCES.items()}
     paused = sum(found[state] for state in READY) if counts.paused else 0
@@ -118,7 +118,7 @@ UNSTARTED: Final = tuple(state for state in JobState if not state.is_finished an
 """The states of jobs that are neither active nor finished."""
 
 
-def job_object(job: AnyJob, job_id: str) -> dict[str, Any]:
+def job_object(job: Job, job_id: str) -> dict[str, Any]:
     """Return the object of a job.
 
     Raises:
@@ -153,7 +153,7 @@ def job_object(job: AnyJob, job_id: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def full_job_object(job: AnyJob, job_id: str, due: int = 0) -> dict[str, Any]:
+def full_job_object(job: Job, job_id: str, due: int = 0) -> dict[str, Any]:
     """Return the object of a job whose record was read, with its state and its result.
 
     Args:
@@ -180,14 +180,14 @@ def full_job_object(job: AnyJob, job_id: str, due: int = 0) -> dict[str, Any]:
     return found
 
 
-def _run_at(job: AnyJob) -> int:
+def _run_at(job: Job) -> int:
     """Return when the job could start: at the latest when it did, since it may have been promoted."""
     delay = job.opts.get("delay")
     due = job.timestamp + (delay if isinstance(delay, int) else 0)
     return due if job.processed_on is None else max(job.timestamp, min(due, job.processed_on))
 
 
-def _is_chosen(job: AnyJob, job_id: str) -> bool:
+def _is_chosen(job: Job, job_id: str) -> bool:
     """Return whether a user has chosen the id on the wire; clients make UUIDs for the jobs of flows."""
     return not is_uuid7(job_id) and job_id != f"{wire_name(job.queue_name)}:{job.id}"
 
@@ -234,7 +234,7 @@ def stored_value(value: Any) -> Any:
         return PackedValue(_packable(value))
 
 
-async def check_readers(field: str, value: Any, queue: AnyQueue) -> None:
+async def check_readers(field: str, value: Any, queue: Queue) -> None:
     """Check that all workers of a queue can read a value of `stored_value`.
 
     Raises:

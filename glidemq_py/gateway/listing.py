@@ -16,11 +16,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.record import JobState
 from glidemq_py._features.delays import due_times
-from glidemq_py._job.job import AnyJob
+from glidemq_py._job.job import Job
 from glidemq_py._job.reading import ROWS_A_CALL, counts_by_rank, cursor_at, read_jobs, read_places
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py.gateway.job_objects import Source, read_wire_counts, sources_of, wire_state
@@ -49,7 +49,7 @@ _PAGE_CHARS: Final = 1_048_576
 class Listed(NamedTuple):
     """A job of a list."""
 
-    job: AnyJob
+    job: Job
     due: int
     """When it is due if it is delayed, epoch ms; else 0."""
 
@@ -79,7 +79,7 @@ class _Entry(NamedTuple):
 
 
 async def jobs_in_order(
-    queue: AnyQueue,
+    queue: Queue,
     states: Sequence[str],
     offset: int,
     limit: int,
@@ -202,7 +202,7 @@ async def _read(
     return [found[key] for place in places if (key := (place.part, place.id)) in found]
 
 
-async def due_times_of(jobs: Sequence[AnyJob]) -> dict[str, int]:
+async def due_times_of(jobs: Sequence[Job]) -> dict[str, int]:
     """Return when the delayed ones of a queue's, or a partition's, jobs are due (epoch ms), by their stored ids."""
     delayed = [job._stored_id for job in jobs if job.state is JobState.DELAYED]
     if not delayed:
@@ -221,7 +221,7 @@ def check_size(size: int) -> None:
         raise CommandError(f"data and results exceed {_MOST_CHARS:,} characters; use a smaller limit")
 
 
-def size_of(job: AnyJob) -> int:
+def size_of(job: Job) -> int:
     """Return the length of the data and the result of a job as stored."""
     return len(job._data_text or "") + len(job._result_text or "")
 
@@ -238,7 +238,7 @@ async def read_counts(state: GatewayState) -> dict[str, dict[str, int]]:
     return found
 
 
-async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) -> AnyJob | None:
+async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job | None:
     """Return the job with this id on the wire; None if it does not exist."""
     found = await session.state.ids.find(job_id)
     if found is None:
@@ -246,7 +246,7 @@ async def find_job(session: Session, job_id: str, *, exclude_data: bool = True) 
     return await (await session.state.queue(found[0])).get_job(found[1], exclude_data=exclude_data)
 
 
-async def existing_job(session: Session, job_id: str, *, exclude_data: bool = True) -> AnyJob:
+async def existing_job(session: Session, job_id: str, *, exclude_data: bool = True) -> Job:
     """Return the job with this id on the wire.
 
     Raises:
@@ -258,7 +258,7 @@ async def existing_job(session: Session, job_id: str, *, exclude_data: bool = Tr
     return job
 
 
-async def active_job(session: Session, job_id: str) -> AnyJob:
+async def active_job(session: Session, job_id: str) -> Job:
     """Return an active job.
 
     Raises:
@@ -270,20 +270,20 @@ async def active_job(session: Session, job_id: str) -> AnyJob:
     return job
 
 
-async def job_at(session: Session, queue: str, job_id: str) -> AnyJob | None:
+async def job_at(session: Session, queue: str, job_id: str) -> Job | None:
     """Return the job of a queue or partition without its data; None if it does not exist."""
     state = session.state
     found = await (state.queue(queue) if queue_of_part(queue) == queue else state.part(queue))
     return await found.get_job(job_id, exclude_data=True)
 
 
-async def located(session: Session, queue: str, job_id: str) -> tuple[AnyQueue, str]:
+async def located(session: Session, queue: str, job_id: str) -> tuple[Queue, str]:
     """Return the queue, or the partition, of a job and its id there, from the names of `JobIds.find`."""
     found = await session.state.queue(queue)
     return await found._placed(job_id)
 
 
-async def part_of_key(queue: AnyQueue, key: str) -> AnyQueue:
+async def part_of_key(queue: Queue, key: str) -> Queue:
     """Return the partition of the jobs with a routing key; a queue without partitions has them itself."""
     await queue._plain_link()
     partitions = queue._partitions

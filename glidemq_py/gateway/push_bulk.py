@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 from glidemq_py._api.adds import Part, Plan, Routes, added_job, rerouted
 from glidemq_py._api.coalescer import AddCoalescer
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import administration, pieces
 from glidemq_py._core.calls.adding import DATA, Row, request
 from glidemq_py._core.job_options import JobOptions
@@ -43,7 +43,7 @@ from glidemq_py._features.staged_writes import (
     stage,
     undo_write,
 )
-from glidemq_py._job.job import AnyJob, Job
+from glidemq_py._job.job import Job
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py._partitions.link import QueueLink
 from glidemq_py._partitions.stored import read_layout
@@ -126,7 +126,7 @@ class Bulk:
     """
 
     def __init__(
-        self, state: GatewayState, queue: AnyQueue, given: Sequence[Any], *, is_many: bool = True
+        self, state: GatewayState, queue: Queue, given: Sequence[Any], *, is_many: bool = True
     ) -> None:  # fmt: skip
         self._is_many = is_many
         self._state, self._ids, self._queue, self._given = state, state.ids, queue, given
@@ -152,7 +152,7 @@ class Bulk:
         """Positions of these jobs by their ids, as this package stores them."""
         self._sizes: dict[int, GroupSize] = {}
         """The maximum sizes of the groups of jobs."""
-        self._sent: list[tuple[AnyQueue, Sequence[int], list[Row]]] = []
+        self._sent: list[tuple[Queue, Sequence[int], list[Row]]] = []
         """The jobs that were sent to each partition, and their rows with their ids there."""
         self._is_durable = self._is_related = False
         """Whether a job is durable; whether one has a parent or dependencies."""
@@ -311,7 +311,7 @@ class Bulk:
             await asyncio.gather(*(link.command("EXISTS", f"{link.keys.stem}{_GROUP_LIMITS}") for link in links))
         )
 
-    async def _place(self, part: AnyQueue, mine: Sequence[int]) -> tuple[Sequence[int], list[Row]]:
+    async def _place(self, part: Queue, mine: Sequence[int]) -> tuple[Sequence[int], list[Row]]:
         """Claim the chosen ids of jobs for a partition, and set the sizes of their groups.
 
         Returns:
@@ -334,7 +334,7 @@ class Bulk:
     def _wire_id(self, i: int, row: Row) -> str:
         return self._chosen.get(i) or cast("str", row[ID])
 
-    async def _wire_ids(self, results: Mapping[int, AnyJob]) -> list[str]:
+    async def _wire_ids(self, results: Mapping[int, Job]) -> list[str]:
         """Return the ids of all jobs, given those that were sent."""
         wire: list[str] = [self._wire_id(i, row) for i, (row, _) in enumerate(self._made)]
         for _, sent, rows in self._sent:
@@ -346,7 +346,7 @@ class Bulk:
                     wire[i] = await self._ids.on_wire(self._queue.name, job.id)
         return wire
 
-    def _note_added(self, part: AnyQueue) -> None:
+    def _note_added(self, part: Queue) -> None:
         if part is not self._queue and (hub := self._state.hubs.get(part.name)):
             hub.look()
 
@@ -358,7 +358,7 @@ class Bulk:
         Raises:
             CommandError: If a job was refused.
         """
-        jobs: dict[int, AnyJob] = {}
+        jobs: dict[int, Job] = {}
         failures: dict[int, GlideMQError] = {}
         for i, result in zip(sent, results, strict=True):
             name, data, _ = self._push_at(i)
@@ -371,7 +371,7 @@ class Bulk:
         return await self._wire_ids(jobs)
 
     async def _reply(
-        self, part: AnyQueue, link: QueueLink, rows: list[Row], added: Callable[[], None] | None
+        self, part: Queue, link: QueueLink, rows: list[Row], added: Callable[[], None] | None
     ) -> list[Any]:  # fmt: skip
         """Return the result of each row."""
         adder = part._adder
@@ -435,7 +435,7 @@ class Bulk:
             raise await self._refused(dict(enumerate(plan.results))) from None
         return await self._wire_ids({i: each for i, each in enumerate(plan.results) if each is not _EXISTS})
 
-    async def _add_some(self, plan: Plan, part: AnyQueue, mine: Sequence[int]) -> None:
+    async def _add_some(self, plan: Plan, part: Queue, mine: Sequence[int]) -> None:
         """Add jobs of a plan to a partition, with the ids that it makes."""
         results, relations = plan.results, plan.relations
         try:
@@ -484,7 +484,7 @@ class Bulk:
         return wire
 
     async def _name_holders(
-        self, part: AnyQueue, link: QueueLink, sent: Sequence[int], rows: Sequence[Row], wire: list[str]
+        self, part: Queue, link: QueueLink, sent: Sequence[int], rows: Sequence[Row], wire: list[str]
     ) -> None:  # fmt: skip
         """Set the ids on the wire of jobs whose unique key is that of an existing job, which has prevented them."""
         keyed = {str(row[ID]): i for i, row in zip(sent, rows, strict=True) if "deduplication" in self._push_at(i)[2]}
@@ -499,7 +499,7 @@ class Bulk:
                 if holder is not None:
                     wire[i] = await self._ids.on_wire(self._queue.name, holder.id)
 
-    async def _stage(self, parts: Sequence[tuple[AnyQueue, Sequence[Row]]]) -> bool:
+    async def _stage(self, parts: Sequence[tuple[Queue, Sequence[Row]]]) -> bool:
         """Stage the jobs, commit them, and add them; return False if some are committed and not added yet.
 
         After the commit, jobs that could not be added are added by the maintenance of the queue.

@@ -8,7 +8,7 @@ import zoneinfo
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.job_options import MAX_TRACE_LINES
 from glidemq_py._core.limits import MAX_COUNT
 from glidemq_py._core.logs import get_logger
@@ -205,7 +205,7 @@ async def push_of(ids: JobIds, queue: str, given: Given, beside: Container[str] 
 _KEY_FIELDS = {"fair_key": "groupId", "deduplication": "a unique key"}
 
 
-def reject_two_keys(queue: AnyQueue, fields: Given, options: Given) -> None:
+def reject_two_keys(queue: Queue, fields: Given, options: Given) -> None:
     """Check that a group and a unique key do not choose different partitions; see `key_of`.
 
     Raises:
@@ -233,7 +233,7 @@ def key_of(fields: Given, options: Given) -> str | None:
     return options["job_id"] if chosen is None and chosen_id(fields) is not None else chosen
 
 
-async def reject_keys(queue: AnyQueue, options: Given, command: str) -> None:
+async def reject_keys(queue: Queue, options: Given, command: str) -> None:
     """Reject options that would choose the partition of jobs whose name or id chooses it.
 
     Args:
@@ -467,7 +467,7 @@ _SHOWN: Final = 20
 """Ids in a log line."""
 
 
-async def take_back(queue: str, added: Iterable[tuple[AnyQueue, str]]) -> str:
+async def take_back(queue: str, added: Iterable[tuple[Queue, str]]) -> str:
     """Delete jobs, unless they have started; return what the error of the command adds if some were not deleted.
 
     A partition that does not reply is not called again. The ids of the jobs that were not deleted are logged.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.calls.adding import NEW_JOB, Row, encode_row, stored_row
 from glidemq_py._core.job_options import NO_OPTIONS, JobOptions
@@ -33,7 +33,7 @@ _KNOWN_S: Final = 2.0
 _KEPT_GROUPS: Final = 1_000
 _TOGETHER: Final = 250
 
-_known: WeakKeyDictionary[AnyQueue, dict[str, tuple[Any, float]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Queue, dict[str, tuple[Any, float]]] = WeakKeyDictionary()
 """Per queue and group ("" = each group): the limits that this process has set, and until when not again."""
 _Defaults = tuple[int | None, tuple[int, int] | None]
 
@@ -52,7 +52,7 @@ def group_size(given: Given) -> GroupSize | None:
     return None if group is None or size is None else (group, size)
 
 
-async def set_group_sizes(queue: AnyQueue, sizes: Iterable[GroupSize | None]) -> None:
+async def set_group_sizes(queue: Queue, sizes: Iterable[GroupSize | None]) -> None:
     """Set the maximum sizes of groups, for the jobs of all programs; of two sizes of one group, the last one.
 
     A size that this process has set in the last seconds is not set again.
@@ -68,7 +68,7 @@ async def set_group_sizes(queue: AnyQueue, sizes: Iterable[GroupSize | None]) ->
             _remember(queue, *each)
 
 
-async def set_group_defaults(queue: AnyQueue, given: Mapping[Any, Any]) -> None:
+async def set_group_defaults(queue: Queue, given: Mapping[Any, Any]) -> None:
     """Set the limits of each group to those of a fetch, for the fetches of all programs; what is missing is no limit.
 
     Limits that this process has set in the last seconds are not set again.
@@ -99,17 +99,17 @@ def _defaults_of(given: Mapping[Any, Any]) -> _Defaults:
     return found["concurrency"], (rate["max"], rate["duration"])
 
 
-def forget_group_limits(queue: AnyQueue) -> None:
+def forget_group_limits(queue: Queue) -> None:
     """Set all sizes and limits again: the queue was deleted."""
     _known.pop(queue, None)
 
 
-def _is_known(queue: AnyQueue, group: str, limits: object) -> bool:
+def _is_known(queue: Queue, group: str, limits: object) -> bool:
     found, until = _known.get(queue, {}).get(group, (None, 0.0))
     return found == limits and time.monotonic() < until
 
 
-def _remember(queue: AnyQueue, group: str, limits: object) -> None:
+def _remember(queue: Queue, group: str, limits: object) -> None:
     known = _known.setdefault(queue, {})
     if len(known) >= _KEPT_GROUPS:
         known.clear()
@@ -150,7 +150,7 @@ _usual: dict[str, _Template] = {}
 
 
 def usual_row(
-    queue: AnyQueue, link: QueueLink, ids: JobIds, given: Given, where: str = "data"
+    queue: Queue, link: QueueLink, ids: JobIds, given: Given, where: str = "data"
 ) -> tuple[Row, JobOptions] | None:  # fmt: skip
     """Return the row and the options of a job if others with the same options were checked before; else None.
 
@@ -186,7 +186,7 @@ def _usual_key(given: Given) -> str | None:
 
 
 def new_row(
-    queue: AnyQueue, link: QueueLink, given: Given, push: Push, position: int | None = None
+    queue: Queue, link: QueueLink, given: Given, push: Push, position: int | None = None
 ) -> tuple[Row, JobOptions]:  # fmt: skip
     """Return the row of a job, and its options, which need not contain its id; remember usual options.
 
@@ -217,7 +217,7 @@ def new_row(
     return filled
 
 
-def _options(queue: AnyQueue, push: Push, position: int | None) -> JobOptions:
+def _options(queue: Queue, push: Push, position: int | None) -> JobOptions:
     if position is None:
         return queue._options(push[2])
     return entry_of(push, NO_OPTIONS, f"jobs[{position}]")[2]

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapp
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._web.clients import address_of
 from glidemq_py.gateway.addresses import FrameLimit
 from glidemq_py.gateway.slices import VALUE_PARTS, Parts
@@ -115,7 +115,7 @@ class Session:
         self.workers: set[str] = set()
         """Ids of the workers that this connection has registered."""
 
-    async def queue(self, given: Given) -> AnyQueue:
+    async def queue(self, given: Given) -> Queue:
         """Return the queue that a command names."""
         return await self.state.queue(given["queue"])
 
@@ -194,7 +194,7 @@ Handler = Callable[[Session, Given], Awaitable[Answer | None]]
 """Returns the answer of a command; None = `DONE`."""
 
 H = TypeVar("H", bound=Handler)
-OnQueue = Callable[[AnyQueue, Given], Awaitable[Any]]
+OnQueue = Callable[[Queue, Given], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from glidemq_py._api.flow_producer import FlowProducer
-from glidemq_py._api.job_queue import AnyQueue, Queue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import Lease
 from glidemq_py._client.event_reader import News
 from glidemq_py._client.failures import repeated_level
@@ -104,7 +104,7 @@ class GatewayState:
         self._connection = connection
         self._client: ConnectionSource | None = None
         self._transport: Transport | None = None
-        self._queues: OrderedDict[str, AnyQueue] = OrderedDict()
+        self._queues: OrderedDict[str, Queue] = OrderedDict()
         self._used_at: dict[str, float] = {}
         """When a client has last named each of these queues, by ``time.monotonic``."""
         self._listed: AbstractSet[str] = frozenset()
@@ -144,7 +144,7 @@ class GatewayState:
         """Number of open connections of clients."""
         return len(self.clients)
 
-    def _used(self, name: str) -> AnyQueue | None:
+    def _used(self, name: str) -> Queue | None:
         """Return the queue of this name if it is open, and note that it is in use."""
         self._used_at[name] = time.monotonic()
         found = self._queues.get(name)
@@ -152,7 +152,7 @@ class GatewayState:
             self._queues.move_to_end(name)
         return found
 
-    async def queue(self, name: str) -> AnyQueue:
+    async def queue(self, name: str) -> Queue:
         """Return the queue of this name (that of this package, not the one of the protocol)."""
         found = self._used(name)
         if found is not None:
@@ -167,11 +167,11 @@ class GatewayState:
             self._start(self._close_queue(self._queues.popitem(last=False)[1]))
         return found
 
-    async def part(self, name: str) -> AnyQueue:
+    async def part(self, name: str) -> Queue:
         """See `JobIds.part`."""
         return await self.ids.part(name)
 
-    async def fetching(self, queue: AnyQueue) -> Hub | PartitionHubs:
+    async def fetching(self, queue: Queue) -> Hub | PartitionHubs:
         """Return what clients fetch from, for a queue."""
         found = self._fetching.get(queue.name)
         if found is not None and found.partitions is queue._partitions:
@@ -182,7 +182,7 @@ class GatewayState:
         hub = self._fetching[queue.name] = await self.hub(queue.name)
         return hub
 
-    def _use_partitions(self, queue: AnyQueue) -> PartitionHubs:
+    def _use_partitions(self, queue: Queue) -> PartitionHubs:
         """Let clients fetch from the present partitions of a queue."""
         partitions, found = queue._partitions, self._fetching.get(queue.name)
         hubs: list[Hub] = []
@@ -199,7 +199,7 @@ class GatewayState:
 
     async def _read_old_layouts(self) -> None:
         """Notice that other programs have changed the partitions of queues from which clients fetch."""
-        now, old = asyncio.get_running_loop().time(), list[AnyQueue]()
+        now, old = asyncio.get_running_loop().time(), list[Queue]()
         for name, found in list(self._fetching.items()):
             queue = self._queues.get(name)
             if queue is None:
@@ -212,7 +212,7 @@ class GatewayState:
         for some in pieces(old, _WATCHED_TOGETHER):
             await asyncio.gather(*(self._read_partitions(queue) for queue in some))
 
-    async def _read_partitions(self, queue: AnyQueue) -> None:
+    async def _read_partitions(self, queue: Queue) -> None:
         with contextlib.suppress(GlideMQError):  # the commands of clients report it
             await queue._renew_layout()
             if queue._partitions is not None:
@@ -230,7 +230,7 @@ class GatewayState:
             link = await part._connected()
         return self.hubs.get(name) or self._new_hub(part, link)  # another command may have been faster
 
-    def _new_hub(self, part: AnyQueue, link: QueueLink) -> Hub:
+    def _new_hub(self, part: Queue, link: QueueLink) -> Hub:
         home = queue_of_part(part.name)
         if home != part.name:
             self._part_hubs.setdefault(home, set()).add(part.name)
@@ -278,12 +278,12 @@ class GatewayState:
         hub = self.hubs.get(name)
         return () if hub is None else (hub,)
 
-    async def _close_queue(self, queue: AnyQueue) -> None:
+    async def _close_queue(self, queue: Queue) -> None:
         self._used_at.pop(queue.name, None)
         await self.forget_parts(queue)
         await queue.close()
 
-    async def forget_parts(self, queue: AnyQueue) -> None:
+    async def forget_parts(self, queue: Queue) -> None:
         """Close what uses the queue or its partitions; the next command opens it again."""
         fetching, maintained = self._fetching.pop(queue.name, None), self._maintained.pop(queue.name, None)
         names = (queue.name, *self._part_hubs.pop(queue.name, ()))
@@ -356,7 +356,7 @@ class GatewayState:
             del self._feeds[queue]
             self._start(feed.close())
 
-    def maintain(self, queue: AnyQueue, *, now: bool = False) -> None:
+    def maintain(self, queue: Queue, *, now: bool = False) -> None:
         """Run the maintenance of a queue, unless another process does.
 
         Args:
@@ -490,7 +490,7 @@ class GatewayState:
                 except GlideMQError as error:
                     _log.warning("gateway: queue %r: jobs of a lost connection stay locked: %s", name, error)
 
-    async def _release_some(self, queue: AnyQueue, held: Sequence[Held]) -> None:
+    async def _release_some(self, queue: Queue, held: Sequence[Held]) -> None:
         link = await queue._connected()
         leases: list[Lease[Any, Any]] = [Lease.from_token(queue, each.token) for each in held]
         # A lease has the id with its partition, the key has the one within it.
@@ -535,7 +535,7 @@ class _Maintained:
         queue: The queue.
     """
 
-    def __init__(self, queue: AnyQueue) -> None:
+    def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.partitions: object = queue._partitions
         self._maintenance: Maintenance | None = None

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.queue_events import QueueEvent, QueueEvents
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.runtime import stop_task
@@ -55,7 +55,7 @@ def wanted_by(queue: str, webhooks: Mapping[str, tuple[Webhook, Figures]]) -> di
     }  # fmt: skip
 
 
-async def prepare(queue: AnyQueue, events: Iterable[str]) -> None:
+async def prepare(queue: Queue, events: Iterable[str]) -> None:
     """Let a queue keep enough events, and report the starts of its jobs for three minutes if they are among `events`.
 
     Raises:
@@ -121,7 +121,7 @@ class EventReading:
     """
 
     def __init__(
-        self, queue: AnyQueue, connection: Connection, transport: Transport, lock: ReadingLock,
+        self, queue: Queue, connection: Connection, transport: Transport, lock: ReadingLock,
         ids: JobIds, add: AddDeliveries, registry: WebhookRegistry,
     ) -> None:  # fmt: skip
         self._queue, self._connection, self._transport = queue, connection, transport

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._client.failures import repeated_level
 from glidemq_py._client.transport import Connection, Transport
 from glidemq_py._core.logs import RepeatedFailure, get_logger
-from glidemq_py._job.job import AnyJob
+from glidemq_py._job.job import Job
 from glidemq_py._web.clients import RepeatedWarnings
 from glidemq_py._worker.worker import Worker
 from glidemq_py.errors import GlideMQError
@@ -192,7 +192,7 @@ class Webhooks:
 
     def __init__(
         self, options: GatewayOptions, connection: Connection, transport: Transport,
-        open_queue: Callable[[str], Awaitable[AnyQueue]], ids: JobIds,
+        open_queue: Callable[[str], Awaitable[Queue]], ids: JobIds,
     ) -> None:  # fmt: skip
         self.options = options
         self.registry = WebhookRegistry(transport, options.prefix)
@@ -279,7 +279,7 @@ class Webhooks:
                 _log.info("gateway: queue %r: resumed; webhooks are delivered again", DELIVERIES)
 
     async def _read(self, revision: int, wanted: Mapping[str, Mapping[str, Webhook]]) -> None:
-        parts: dict[str, tuple[AnyQueue, Mapping[str, Webhook]]] = {}
+        parts: dict[str, tuple[Queue, Mapping[str, Webhook]]] = {}
         for name, webhooks in wanted.items():
             queue = await self._open_queue(name)  # a queue in use is not forgotten
             await queue._plain_link()
@@ -329,7 +329,7 @@ class Webhooks:
         await worker.start()
         self._worker = worker
 
-    async def _post(self, job: AnyJob) -> str:
+    async def _post(self, job: Job) -> str:
         """Deliver a message."""
         content: Mapping[str, Any] = job.data
         webhook_id: str = content["webhook"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._api.lease import DEFAULTS, MAX_LOCK_MS, Lease
 from glidemq_py._api.lease_exchange import LeaseOutcome, Report, exchange
 from glidemq_py._core.calls import working
@@ -121,7 +121,7 @@ async def _hand_over(
 
 
 async def _fetch_from(
-    session: Session, queue: AnyQueue, count: int, lock_ms: int, wait: float
+    session: Session, queue: Queue, count: int, lock_ms: int, wait: float
 ) -> list[Fetched]:  # fmt: skip
     began = time.monotonic()
     while True:
@@ -189,7 +189,7 @@ async def leased_job(session: Session, job_id: str, token: str | None) -> Held:
     return Held(job_id, queue.name, facts, token, DEFAULT_LOCK_MS if held is None else held.lock_ms)
 
 
-async def _state(queue: AnyQueue, job_id: str) -> JobState | None:
+async def _state(queue: Queue, job_id: str) -> JobState | None:
     job = await queue.get_job(job_id, exclude_data=True)
     return None if job is None else job.state
 

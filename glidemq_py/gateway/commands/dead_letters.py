@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.calls import pieces
 from glidemq_py._core.record import JobState
 from glidemq_py._core.times import DAY_MS, MAX_DURATION_MS, SECOND_MS
@@ -17,7 +17,7 @@ from glidemq_py._features.failed_attempts import FailedAttempt, FailureReason
 from glidemq_py._features.failure_policy import FailurePolicy
 from glidemq_py._features.failures import Failure
 from glidemq_py._features.stalled_jobs import MAX_STALLED_COUNT
-from glidemq_py._job.job import AnyJob
+from glidemq_py._job.job import Job
 from glidemq_py.errors import JobDataError, JobNotFoundError, JobStateError
 from glidemq_py.gateway.job_objects import job_object
 from glidemq_py.gateway.listing import ROOM_CHARS, check_size, own_id, size_of
@@ -83,7 +83,7 @@ def _known(reason: FailureReason) -> str:
     return str(_TRANSLATED.get(reason, reason))
 
 
-async def _failures(queue: AnyQueue, wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
+async def _failures(queue: Queue, wanted: Mapping[str, Any]) -> AsyncIterator[Failure]:
     """Iterate over the failed jobs that match a filter, without its `offset` and `limit`."""
     now = time.time() * 1_000
     since, until = (None if wanted[name] is None else int(wanted[name]) for name in ("newerThan", "olderThan"))
@@ -96,7 +96,7 @@ async def _failures(queue: AnyQueue, wanted: Mapping[str, Any]) -> AsyncIterator
             yield failure
 
 
-async def _selected(queue: AnyQueue, wanted: Mapping[str, Any], count: int) -> list[Failure]:
+async def _selected(queue: Queue, wanted: Mapping[str, Any], count: int) -> list[Failure]:
     """Return at most `count` failed jobs that match a filter."""
     skipped, found = 0, list[Failure]()
     async for failure in _failures(queue, wanted):
@@ -146,13 +146,13 @@ class _Entry(NamedTuple):
     """A failed job that was read."""
 
     failure: Failure
-    job: AnyJob
+    job: Job
     job_id: str
     """Its id for clients."""
     attempts: list[FailedAttempt]
 
 
-async def _read(session: Session, queue: AnyQueue, failure: Failure) -> _Entry | None:
+async def _read(session: Session, queue: Queue, failure: Failure) -> _Entry | None:
     job, attempts = await asyncio.gather(queue.get_job(failure.job_id), queue.failures.get_attempts(failure.job_id))
     if job is None or job.state is not JobState.FAILED:
         return None
@@ -207,7 +207,7 @@ async def _retry(session: Session, given: Given) -> Answer:
     return {"count": retried}
 
 
-async def _retry_one(queue: AnyQueue, job_id: str | None, state: JobState) -> int:
+async def _retry_one(queue: Queue, job_id: str | None, state: JobState) -> int:
     """Requeue a job that is in a state; return 1, or 0 if there is no such job."""
     job = None if job_id is None else await queue.get_job(job_id, exclude_data=True)
     if job is None or job.state is not state:
@@ -250,7 +250,7 @@ async def _remove(session: Session, given: Given) -> Answer:
 
 
 @COMMANDS.on_queue("GetDlqStats", "dead letters", "GET /queues/{queue}/dlq/stats", is_flat=True)
-async def _stats(queue: AnyQueue, given: Given) -> Answer:
+async def _stats(queue: Queue, given: Given) -> Answer:
     """Count the failed jobs by reason. More than 10,000 are not read: the counters include deleted ones."""
     stats = await queue.failures.get_stats()
     reasons = Counter[str]()
@@ -277,7 +277,7 @@ async def _stats(queue: AnyQueue, given: Given) -> Answer:
 
 
 @COMMANDS.on_queue("GetDlqConfig", "dead letters", "GET /queues/{queue}/dlq-config")
-async def _get_config(queue: AnyQueue, given: Given) -> Answer:
+async def _get_config(queue: Queue, given: Given) -> Answer:
     """Return the policy for failed jobs."""
     return {"config": _dlq_config(await queue.failures.get_policy())}
 
@@ -300,7 +300,7 @@ def _dlq_config(policy: FailurePolicy | None) -> dict[str, Any]:
     Kind.MAP("config", required=True),
     wrapped="config",
 )
-async def _set_config(queue: AnyQueue, given: Given) -> None:
+async def _set_config(queue: Queue, given: Given) -> None:
     """Change the policy: `autoRetry`, `autoRetryInterval`, `maxAutoRetries`, `maxAge`, `maxEntries`."""
     changes = given["config"]
     checked = check_nested("config", _DLQ_CONFIG, changes)
@@ -325,7 +325,7 @@ async def _set_config(queue: AnyQueue, given: Given) -> None:
 
 
 @COMMANDS.on_queue("GetStallConfig", "dead letters", "GET /queues/{queue}/stall-config")
-async def _get_stall_config(queue: AnyQueue, given: Given) -> Answer:
+async def _get_stall_config(queue: Queue, given: Given) -> Answer:
     """Return the stalled-job policy."""
     interval, most, grace = await queue.settings.get_stalled_policy()
     return {

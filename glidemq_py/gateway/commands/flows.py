@@ -17,7 +17,7 @@ from glidemq_py._features.flows.adding import UnfinishedFlowError
 from glidemq_py._features.flows.children import children_of, ref_of_member
 from glidemq_py._features.flows.definition import DagNode
 from glidemq_py._features.flows.plan import Planned, plan_dag
-from glidemq_py._job.job import AnyJob
+from glidemq_py._job.job import Job
 from glidemq_py._partitions.layout import split_partition_id
 from glidemq_py.errors import (
     AmbiguousResultError,
@@ -234,7 +234,7 @@ async def _planned(session: Session, jobs: Sequence[_FlowJob]) -> list[Planned]:
 
 async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
     """Return the object of a job that was added."""
-    found: AnyJob | None = None
+    found: Job | None = None
     with contextlib.suppress(GlideMQError):  # the flow is stored all the same
         found = await (await session.state.queue(job.queue)).get_job(engine_id(job.id))
     if found is None:  # it has ended already, and is not kept; or it is not added yet
@@ -247,7 +247,7 @@ async def _snapshot(session: Session, job: _FlowJob) -> dict[str, Any]:
 # -- reading ---------------------------------------------------------------------------------------------------
 
 
-async def family_of(session: Session, job: AnyJob) -> dict[str, Any]:
+async def family_of(session: Session, job: Job) -> dict[str, Any]:
     """Return the fields of the job object about parents and children."""
     ids = session.state.ids
     members = [pair async for pair in children_of(job._link, job._stored_id)]
@@ -322,7 +322,7 @@ async def _update_parent(session: Session, given: Given) -> None:
     session.state.changed({"queue": parent.queue_name})  # the child may have ended
 
 
-async def _parents_of(session: Session, job: AnyJob) -> list[JobRef]:
+async def _parents_of(session: Session, job: Job) -> list[JobRef]:
     """Return the parents of a job, without the jobs that were added with it in their `dependsOn`."""
     found: list[JobRef] = []
     for ref in await job.get_parents():
@@ -332,7 +332,7 @@ async def _parents_of(session: Session, job: AnyJob) -> list[JobRef]:
     return found
 
 
-def _depends_on(job: AnyJob, other: AnyJob) -> bool:
+def _depends_on(job: Job, other: Job) -> bool:
     found: Any = job.opts.get("dependsOn")
     given = found if is_list(found) else []
     name, own = other._link.keys.name, other._stored_id  # of the partition
@@ -341,7 +341,7 @@ def _depends_on(job: AnyJob, other: AnyJob) -> bool:
     return any(each in named for each in given)
 
 
-async def _is_above(session: Session, ref: JobRef, job: AnyJob) -> bool:
+async def _is_above(session: Session, ref: JobRef, job: Job) -> bool:
     """Return whether a job waits for another one, directly or not.
 
     Raises:

@@ -10,7 +10,7 @@ from glidemq_py._core.calls import working
 from glidemq_py._core.logs import LogLevel
 from glidemq_py._core.record import JobState
 from glidemq_py._features.priorities import change_job_rank
-from glidemq_py._job.job import AnyJob
+from glidemq_py._job.job import Job
 from glidemq_py.errors import JobFailedError, JobNotFoundError, JobStateError, WaitTimeoutError
 from glidemq_py.gateway.commands.attempts import ClientError, end_attempt, end_early, leased_job
 from glidemq_py.gateway.commands.flows import family_of
@@ -101,7 +101,7 @@ def _refused(message: str) -> Generator[None]:
         raise CommandError(message) from None
 
 
-async def _job_of(session: Session, given: Given) -> AnyJob:
+async def _job_of(session: Session, given: Given) -> Job:
     """Return the job that a command names. Raises JobNotFoundError if it does not exist."""
     job = await find_job(session, given["id"])
     if job is None:
@@ -247,7 +247,7 @@ async def _wait(session: Session, given: Given) -> Answer:
     return {"completed": False} if answer is None else answer
 
 
-async def _outcome(job: AnyJob, timeout: int) -> Answer:
+async def _outcome(job: Job, timeout: int) -> Answer:
     try:
         return {"completed": True, "result": await job.wait_until_finished(timeout)}
     except JobNotFoundError:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.limits import MAX_COUNT, FairKeyInfo, RateLimit, validate_fair_key
 from glidemq_py._features.fair_keys import set_fair_limits
 from glidemq_py.errors import GlideMQValidationError
@@ -33,7 +33,7 @@ def _field_named() -> Generator[None]:
 
 
 @COMMANDS.on_queue("RateLimit", "limits", "PUT /queues/{queue}/rate-limit", _LIMIT, _DURATION, _TTL)
-async def _rate_limit(queue: AnyQueue, given: Given) -> None:
+async def _rate_limit(queue: Queue, given: Given) -> None:
     """Limit how many jobs all workers start per `duration` ms."""
     with _field_named():
         await queue.limits.set_rate_limit(given["limit"], given["duration"], ttl=given["ttl"])
@@ -42,14 +42,14 @@ async def _rate_limit(queue: AnyQueue, given: Given) -> None:
 @COMMANDS.on_queue(
     "SetConcurrency", "limits", "PUT /queues/{queue}/concurrency", _LIMIT, renamed={"concurrency": "limit"}
 )
-async def _concurrency(queue: AnyQueue, given: Given) -> None:
+async def _concurrency(queue: Queue, given: Given) -> None:
     """Limit the active jobs of all workers."""
     with _field_named():
         await queue.limits.set_concurrency(given["limit"])
 
 
 @COMMANDS.on_queue("GetQueueLimits", "limits", "", Kind.ANY("maxJobs"))
-async def _limits(queue: AnyQueue, given: Given) -> Answer:
+async def _limits(queue: Queue, given: Given) -> Answer:
     """Return the limits; `rateLimitTtl` is the rest of a `ttl` in ms, 0 without one, -2 without a limit."""
     found = await queue.limits.get()
     rate, most = found.rate_limit, found.concurrency
@@ -65,14 +65,14 @@ async def _limits(queue: AnyQueue, given: Given) -> Answer:
     }  # fmt: skip
 
 
-OfGroup = Callable[[AnyQueue, str, Given], Awaitable[Any]]
+OfGroup = Callable[[Queue, str, Given], Awaitable[Any]]
 
 
 def _on_group(name: str, *fields: Field, answer: str = "", **more: Any) -> Callable[[OfGroup], OfGroup]:
     """Declare a command that is executed with its queue and its group; the result is a member of the data."""
 
     def declare(execute: OfGroup) -> OfGroup:
-        async def handle(queue: AnyQueue, given: Given) -> Answer | None:
+        async def handle(queue: Queue, given: Given) -> Answer | None:
             group: str = given["groupId"]
             if "\0" in group:
                 raise CommandError("groupId must not contain NUL")
@@ -90,7 +90,7 @@ def _on_group(name: str, *fields: Field, answer: str = "", **more: Any) -> Calla
 def _shows(name: str, answer: str, summary: str, value_of: Callable[[FairKeyInfo], Any]) -> None:
     """Declare the command that returns one value of a group."""
 
-    async def show(queue: AnyQueue, group: str, given: Given) -> Any:
+    async def show(queue: Queue, group: str, given: Given) -> Any:
         return value_of(await queue.fair_keys.get(group))
 
     _on_group(name, answer=answer, summary=summary)(show)
@@ -99,7 +99,7 @@ def _shows(name: str, answer: str, summary: str, value_of: Callable[[FairKeyInfo
 def _removes(name: str, summary: str, limit: str) -> None:
     """Declare the command that removes a limit of a group."""
 
-    async def remove(queue: AnyQueue, group: str, given: Given) -> int:
+    async def remove(queue: Queue, group: str, given: Given) -> int:
         removed: dict[str, Any] = {limit: False}
         had_limit = getattr(await queue.fair_keys.get(group), limit) is not None
         await queue.fair_keys.set_limits(group, **removed)
@@ -109,7 +109,7 @@ def _removes(name: str, summary: str, limit: str) -> None:
 
 
 @COMMANDS.on_queue("GetGroupsJobsCount", "groups", "")
-async def _all_backlogs(queue: AnyQueue, given: Given) -> Answer:
+async def _all_backlogs(queue: Queue, given: Given) -> Answer:
     """Count the ready jobs of all groups."""
     return {"data": {"count": sum([each.backlog async for each in queue.fair_keys.iter()])}}
 
@@ -119,7 +119,7 @@ async def _all_backlogs(queue: AnyQueue, given: Given) -> Answer:
     Kind.POSITIVE("max", 1, MAX_COUNT, required=True),
     Kind.POSITIVE("duration", 1, _MAX_MS, required=True),
 )
-async def _set_rate_limit(queue: AnyQueue, group: str, given: Given) -> None:
+async def _set_rate_limit(queue: Queue, group: str, given: Given) -> None:
     """Limit how many jobs of a group start per `duration` ms."""
     await queue.fair_keys.set_limits(group, rate_limit=RateLimit(given["max"], given["duration"]))
 
@@ -134,7 +134,7 @@ def _rate_limit_ttl(info: FairKeyInfo) -> int:
 
 
 @_on_group("RateLimitGroup", Kind.POSITIVE("duration", 1, _MAX_MS, required=True))
-async def _hold(queue: AnyQueue, group: str, given: Given) -> None:
+async def _hold(queue: Queue, group: str, given: Given) -> None:
     """Start no job of a group for `duration` ms from now."""
     link = await (await part_of_key(queue, group))._connected()
     call = set_fair_limits(link.keys.meta, validate_fair_key("groupId", group), hold=given["duration"])
@@ -142,7 +142,7 @@ async def _hold(queue: AnyQueue, group: str, given: Given) -> None:
 
 
 @_on_group("SetGroupConcurrency", Kind.POSITIVE("concurrency", 1, MAX_COUNT, required=True))
-async def _set_concurrency(queue: AnyQueue, group: str, given: Given) -> None:
+async def _set_concurrency(queue: Queue, group: str, given: Given) -> None:
     """Limit the active jobs of a group."""
     await queue.fair_keys.set_limits(group, concurrency=given["concurrency"])
 
@@ -150,7 +150,7 @@ async def _set_concurrency(queue: AnyQueue, group: str, given: Given) -> None:
 def _pauses(name: str, summary: str, *, paused: bool) -> None:
     """Declare the command that pauses a group, or resumes it."""
 
-    async def change(queue: AnyQueue, group: str, given: Given) -> bool:
+    async def change(queue: Queue, group: str, given: Given) -> bool:
         was_paused = (await queue.fair_keys.get(group)).paused
         await (queue.fair_keys.pause if paused else queue.fair_keys.resume)(group)
         return was_paused is not paused

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.payload import PackedValue
 from glidemq_py.errors import GlideMQValidationError
 from glidemq_py.gateway.job_ids import JobIds
@@ -101,7 +101,7 @@ async def _add(session: Session, name: str, jobs: Sequence[Any], *, is_many: boo
         leave()
 
 
-async def _add_repeated(session: Session, queue: AnyQueue, jobs: Sequence[Any], *, is_many: bool) -> list[str]:
+async def _add_repeated(session: Session, queue: Queue, jobs: Sequence[Any], *, is_many: bool) -> list[str]:
     async with repeated(session.state.ids, queue, jobs, is_many=is_many):
         session.state.maintain(queue, now=True)
         bulk = Bulk(session.state, queue, jobs, is_many=is_many)
@@ -122,7 +122,7 @@ _FIELDS: Final = (
 
 @asynccontextmanager
 async def repeated(
-    ids: JobIds, queue: AnyQueue, jobs: Sequence[Any], *, is_many: bool
+    ids: JobIds, queue: Queue, jobs: Sequence[Any], *, is_many: bool
 ) -> AsyncGenerator[None]:  # fmt: skip
     """Create the schedulers of the jobs with `repeat`, which the block adds.
 
@@ -158,7 +158,7 @@ async def repeated(
         raise
 
 
-async def _plan(ids: JobIds, queue: AnyQueue, given: Given) -> tuple[str, dict[str, Any]]:
+async def _plan(ids: JobIds, queue: Queue, given: Given) -> tuple[str, dict[str, Any]]:
     """Return name and options of the scheduler of a job."""
     repeat = given["repeat"]
     if not is_map(repeat) or (_is_given(repeat, "every") == _is_given(repeat, "pattern")):
@@ -204,7 +204,7 @@ def _schedule(found: Given) -> dict[str, Any]:
     return options
 
 
-async def _create(queue: AnyQueue, name: str, options: dict[str, Any]) -> None:
+async def _create(queue: Queue, name: str, options: dict[str, Any]) -> None:
     if options.get("limit", 1) <= 0:
         return  # the last run
     try:

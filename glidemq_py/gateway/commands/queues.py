@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from glidemq_py._api.job_queue import AnyQueue
+from glidemq_py._api.job_queue import Queue
 from glidemq_py._core.record import JobState
 from glidemq_py._core.times import MAX_DURATION_MS, to_ms
 from glidemq_py._features.cleaning import clean_unfinished
@@ -47,20 +47,20 @@ async def _pause(session: Session, given: Given) -> None:
 
 
 @COMMANDS.on_queue("PromoteJobs", "control", "POST /queues/{queue}/promote-jobs", _COUNT)
-async def _promote(queue: AnyQueue, given: Given) -> Answer:
+async def _promote(queue: Queue, given: Given) -> Answer:
     """Make delayed jobs ready; all without `count`, none if it is 0."""
     count = given["count"]
     return {"count": 0 if count == 0 else await queue.jobs.promote_delayed(count)}
 
 
 @COMMANDS.on_queue("GetCountsPerPriority", "query", "GET /queues/{queue}/priority-counts")
-async def _priorities(queue: AnyQueue, given: Given) -> Answer:
+async def _priorities(queue: Queue, given: Given) -> Answer:
     """Count the ready jobs by priority; those with a `groupId` as 0."""
     return {"queue": wire_name(queue.name), "counts": await read_priority_counts(queue)}
 
 
 @COMMANDS.on_queue("Count", "query", "GET /queues/{queue}/count")
-async def _count(queue: AnyQueue, given: Given) -> Answer:
+async def _count(queue: Queue, given: Given) -> Answer:
     """Count the jobs that are not finished."""
     found = await queue.get_job_counts()
     unfinished = (
@@ -100,7 +100,7 @@ async def _clean(session: Session, given: Given) -> Answer:
     return {"count": len(ids), "ids": ids}
 
 
-async def _cleaned_sources(queue: AnyQueue, state: str | None) -> Sequence[Source]:
+async def _cleaned_sources(queue: Queue, state: str | None) -> Sequence[Source]:
     if not state:
         return _READY_AND_DELAYED
     if state == _PAUSED:
@@ -108,7 +108,7 @@ async def _cleaned_sources(queue: AnyQueue, state: str | None) -> Sequence[Sourc
     return _CLEANED.get("waiting" if state == "wait" else state, ())
 
 
-async def _delete_old(queue: AnyQueue, sources: Sequence[Source], grace: int, limit: int) -> list[str]:
+async def _delete_old(queue: Queue, sources: Sequence[Source], grace: int, limit: int) -> list[str]:
     """Delete at most ``limit`` jobs that are old enough; return their ids."""
     deleted: list[str] = []
     await queue._plain_link()
@@ -134,7 +134,7 @@ async def _list_queues(session: Session, given: Given) -> Answer:
 
 
 @COMMANDS.on_queue("TrimEvents", "control", "", Kind.INTEGER("maxLength", 0, 2**53, required=True))
-async def _trim_events(queue: AnyQueue, given: Given) -> Answer:
+async def _trim_events(queue: Queue, given: Given) -> Answer:
     """Delete the oldest events of the queue."""
     removed = 0
     link = await queue._first_connected()
@@ -187,7 +187,7 @@ def _objects(named: list[tuple[str, Listed]], changes: Mapping[str, Any]) -> Ite
             yield {**full_job_object(each.job, job_id, each.due), **changes}
 
 
-async def _listed_states(queue: AnyQueue, given: Any) -> list[str]:
+async def _listed_states(queue: Queue, given: Any) -> list[str]:
     """Return the states to list: all if none is given. The ready jobs of a paused queue are paused."""
     names = [given] if isinstance(given, str) else check_field(Kind.TEXTS("state"), given)
     if not given:
