@@ -305,8 +305,9 @@ def _quoted(word: str) -> str:
 
 
 def open_private(path: Path) -> IO[bytes]:
-    """Open a file for appending; if it is created, only this user can read it."""
-    return open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600))
+    """Open a file, but no link, for appending; if it is created, only this user can read it."""
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    return open(path, "ab", opener=lambda name, flags: os.open(name, flags | no_link, 0o600))
 
 
 def _allocator() -> dict[str, str]:

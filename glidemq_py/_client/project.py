@@ -70,7 +70,10 @@ run_guard(sys.argv[2], int(sys.argv[3]))
 
 
 def find_project() -> Path | None:
-    """Return `.glidemq/` of this user in the working directory or its nearest parent that has one, or None."""
+    """Return `.glidemq/` of this user in the working directory or its nearest parent that has one, or None.
+
+    One that others may write to is not used: they could choose the server.
+    """
     if os.environ.get(OFF_VARIABLE) or sys.platform == "win32":
         return None
     with contextlib.suppress(OSError):  # the working directory was deleted
@@ -79,16 +82,27 @@ def find_project() -> Path | None:
             with contextlib.suppress(OSError):
                 found = (place / FOLDER).lstat()
                 if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-                    return place / FOLDER
+                    if not found.st_mode & 0o022:
+                        return place / FOLDER
+                    _log.warning("%s is not used: others may write to it (chmod 700)", place / FOLDER)
     return None
 
 
 def make_project() -> Path:
-    """Return the same directory, which is created in the working directory if there is none. Raises OSError."""
+    """Return the same directory, which is created in the working directory if there is none.
+
+    Raises:
+        OSError: It cannot be created.
+        EmbeddedServerError: Something else has its name.
+    """
     folder = find_project()
     if folder is None:
         folder = Path.cwd() / FOLDER
-        folder.mkdir(mode=0o700)
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            problem = "must be a directory of this user to which nobody else may write; remove it, or chmod 700"
+            raise EmbeddedServerError(f"{folder}: {problem}") from None
         (folder / ".gitignore").write_text("*\n")
     return folder
 
@@ -191,9 +205,14 @@ _project_lock = new_lock()
 def _url_of(folder: Path) -> SplitResult | None:
     """Return the parsed URL of the last server, or None."""
     try:
-        return urlsplit((folder / "url").read_text())
+        found = urlsplit((folder / "url").read_text())
     except OSError:
         return None
+    try:
+        found.port  # noqa: B018  # raises the error
+    except ValueError:
+        return None
+    return found
 
 
 def run_guard(name: str, start: int) -> None:

@@ -89,6 +89,8 @@ _TOGETHER: Final = 16
 
 _running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemq_running_step", default=None)
 """Identity of the step whose function runs."""
+running_step: Final = _running_step.get
+"""Return the name and ordinal of the step whose function runs, or None."""
 _logged: set[tuple[str, str]] = set()
 """Names of jobs and steps of which it was logged that the step was not asked for."""
 
@@ -763,6 +765,8 @@ async def wait_for_signal(
     ms = None if timeout is None else to_ms("timeout", timeout, minimum=1)
     if ms is not None:
         memo: Memo | None = ending_memo(self, "wait_for_signal")
+    elif _running_step.get() is not None:
+        raise GlideMQError("wait_for_signal ends the attempt: call it in the handler, not in the function of a step")
     else:
         memo = memo_of(self, "wait_for_signal") if self._in_handler("wait_for_signal").owner is not None else None
     waits = self._waits = self._waits or {}

@@ -12,6 +12,7 @@ from glidemq_py._api.dead_letters import replay_entry
 from glidemq_py._api.job_queue import Queue
 from glidemq_py._core import json_text as json
 from glidemq_py._core.calls import pieces
+from glidemq_py._core.job_options import JobOptions
 from glidemq_py._core.record import JobOutcome, JobState
 from glidemq_py._features.cleaning import delete_jobs
 from glidemq_py._features.failed_attempts import FailureReason, is_cancelled
@@ -26,6 +27,7 @@ from glidemq_py._operate.action import (
     Button,
     ManyAction,
     Problem,
+    Progress,
     Step,
     absent,
     nothing,
@@ -64,8 +66,11 @@ class AddJob(
     data: Any = None
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    async def make(self, queue: Queue) -> ActionResult:
-        """See `Action`."""
+    async def run(self, operator: Operator, queue: Queue, progress: Progress) -> ActionResult:
+        """See `Action`. Raises AccessDeniedError for jobs of other queues that wait for it, or it for them."""
+        given = JobOptions.parse(self.options)
+        for other in (*([given.parent] if given.parent else []), *(given.depends_on or ())):
+            operator.access.check_action(self.kind, other.queue or self.queue)
         job = await queue.add(self.name, self.data, **self.options)
         return ActionResult(done=1, ids=(job.id,), detail=str(job.outcome))
 

@@ -22,6 +22,9 @@ from glidemq_py.errors import GlideMQError, hide_urls
 
 _DASHBOARD_PORT = 8090
 _OWN, _SERVER, _DASHBOARD = "dev", "server", "dashboard"
+_ADDRESS = "http://127.0.0.1:{port}/"
+_PORT_TAKEN = 3
+"""Exit code of a dashboard that could not listen, because another program was faster."""
 _KILL_AT = 4
 """Number of the signal that kills what still runs; the worker command itself uses three."""
 
@@ -47,15 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if server is None:
         return _complain("the server of the project cannot be used, see above; give --url or set GLIDEMQ_URL")
     port = given.port if given.port and is_free(given.port) else free_port()
-    commands[_DASHBOARD] = [_DASHBOARD, "--allow-changes", "--port", str(port), "--log-level", "warning"]
+    commands[_DASHBOARD] = _dashboard(port)
     if os.environ.get(URL_VARIABLE):
         log.write(_SERVER, f"using {server}")
-    log.write(_DASHBOARD, f"http://127.0.0.1:{port}/")
+    log.write(_DASHBOARD, _ADDRESS.format(port=port))
     if not given.target:
         log.write(_OWN, "no worker runs: name some, such as glidemq dev shop.jobs:worker")
     log.write(_OWN, "Ctrl-C ends all; running jobs are finished first")
     processes.run(commands)
     return 0
+
+
+def _dashboard(port: int) -> list[str]:
+    return [_DASHBOARD, "--allow-changes", "--log-level", "warning", "--port", str(port)]
 
 
 def _parser() -> ArgumentParser:
@@ -113,6 +120,19 @@ class _Processes:
             thread.join()
 
     def _follow(self, name: str, command: Sequence[str]) -> None:
+        """Run a command, again if it was killed; the dashboard at another port if the chosen one was taken."""
+        while command:
+            code = self._run(name, command)
+            if self._signals:
+                return
+            self._log.write(_OWN, f"{name} has ended with code {code}" + ("; it starts again" if code < 0 else ""))
+            if name == _DASHBOARD and code == _PORT_TAKEN:
+                command = _dashboard(port := free_port())
+                self._log.write(_DASHBOARD, _ADDRESS.format(port=port))
+            elif code >= 0:
+                return
+
+    def _run(self, name: str, command: Sequence[str]) -> int:
         # In a session of its own: Ctrl-C in the terminal reaches only this process.
         process = subprocess.Popen(
             [sys.executable, "-m", "glidemq_py.cli", *command],
@@ -131,8 +151,7 @@ class _Processes:
         code = process.wait()
         dismiss_guard(guard)
         del self._running[name]
-        if not self._signals:
-            self._log.write(_OWN, f"{name} has ended with code {code}")
+        return code
 
     def _signalled(self, _number: int, _frame: FrameType | None) -> None:
         self._signals += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 
 try:
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     except GlideMQError as error:
         return parser.refuse(str(error))
     if not options.http:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a thread waits for input, which Python cannot interrupt
         asyncio.run(server.serve())
         return 0
     tokens = os.environ.get(TOKENS_VARIABLE, "").split()
@@ -49,14 +51,14 @@ def _parser() -> ServerParser:
         8091,
     )
     add = parser.add_argument
-    add("--url", help="URL of the server; default: GLIDEMQ_URL")
+    add("--url", help="URL of the server; default: GLIDEMQ_URL, then that of glidemq dev")
     add("--http", action="store_true", help="serve over HTTP")
     add("--queue", action="append", metavar="PATTERN", help="only queues whose names match; repeatable")
     add(
         "--allow-changes", action="append", metavar="PATTERN",
         help="allow changes of the queues whose names match, * = all; repeatable; default: none",
     )  # fmt: skip
-    add("--action", action="append", metavar="KIND", help="allow this change only, such as retry_jobs; repeatable")
+    add("--action", action="append", metavar="NAME", help="allow this change only, such as retry_jobs; repeatable")
     add(
         "--redact", action="append", default=[], metavar="NAME",
         help="a further key whose values are hidden; repeatable",

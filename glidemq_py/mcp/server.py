@@ -72,7 +72,7 @@ class AgentServer:
         prefix: first part of every key.
         queues: glob patterns of the names of the queues that may be read; None = all.
         changeable: glob patterns of the names of the queues that may be changed; none by default.
-        actions: kinds of the changes that may be made, such as "retry_jobs"; None = all.
+        actions: names of the tools that may change them, such as "retry_jobs"; None = all.
         redact: names of keys whose values are hidden in data, results and options, in any case and as a part of a key.
         user: who makes the changes, for the audit stream.
 
@@ -156,6 +156,8 @@ class AgentServer:
             return _failed("invalid arguments: " + "; ".join(problems))
         except GlideMQError as error:
             return _failed(str(error))
+        except (TypeError, ValueError) as error:  # of arguments that the schema cannot tell, such as unknown options
+            return _failed(f"{tool.name}: {error}")
         return types.CallToolResult(content=[types.TextContent(type="text", text=_text_of(answer))])
 
     async def _list_prompts(self, _: Any, params: Any) -> types.ListPromptsResult:
@@ -179,7 +181,11 @@ class AgentServer:
         return types.GetPromptResult(description=text, messages=[types.PromptMessage(role="user", content=content)])
 
     async def _list_resources(self, _: Any, params: Any) -> types.ListResourcesResult:
-        names = await self._box.tools["list_queues"].call(self._box.tools["list_queues"].arguments())
+        tool = self._box.tools["list_queues"]
+        try:
+            names = await tool.call(tool.arguments())
+        except GlideMQError as error:
+            raise MCPError(types.INTERNAL_ERROR, str(error)) from None
         return types.ListResourcesResult(resources=[
             types.Resource(
                 name=name, uri=f"{_SCHEME}://queue/{quote(name, safe='')}", mime_type="application/json",
@@ -244,7 +250,8 @@ def _cut(value: Any, most: int, items: int) -> Any:
         return value if len(value) <= most else f"{value[:most]}… ({len(value):,} characters)"
     if isinstance(value, dict):
         held = cast("dict[str, Any]", value)
-        return {key: _cut(item, most, items) for key, item in held.items()}
+        shown = {key[:most]: _cut(item, most, items) for key, item in list(held.items())[:items]}
+        return shown | ({"…": f"({len(held):,} keys)"} if len(held) > items else {})
     if isinstance(value, list):
         found: list[Any] = cast("Any", value)
         rest = [f"… ({len(found):,} items)"] if len(found) > items else []

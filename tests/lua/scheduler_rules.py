@@ -100,8 +100,9 @@ class SchedulerRules:
             return [await call for call in calls]
 
         return SimpleNamespace(
-            _first=first, _links=links, _settled=settled, _together=together, options=QueueOptions(), link=link
-        )
+            name="q", _first=first, _links=links, _settled=settled, _together=together, options=QueueOptions(),
+            link=link,
+        )  # fmt: skip
 
     async def _call(self, make: Callable[..., Call[Any]], *args: Any, **options: Any):
         return self.run(make(self.q.meta, *args, **options))

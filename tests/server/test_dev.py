@@ -134,7 +134,7 @@ async def test_another_server_and_a_used_port(shop: Path, url: str, queue_name: 
 async def test_what_cannot_run_is_told(shop: Path):
     (shop / ".glidemq").write_text("")
     with command(shop, "glidemq_py.cli", "dev") as dev:
-        await dev.printed("glidemq dev: the server cannot be used: .*File exists")
+        await dev.printed("glidemq dev: the server cannot be used: .*must be a directory of this user")
         assert await dev.ends() == 1
     with command(shop, "glidemq_py.cli", "dev", "--url", "http://somewhere") as dev:
         await dev.printed("glidemq dev: the server cannot be used: .*http")

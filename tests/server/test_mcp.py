@@ -40,6 +40,7 @@ async def jobs(url: str, queue_name: str) -> AsyncIterator[dict[str, Job]]:
             name: await queue.add(name, {"password": "hunter2", "to": "ada", "text": "x" * size})
             for name, size in (("mail", 10), ("hostile", 10), ("large", 900_000))
         }
+        added["wide"] = await queue.add("wide", {f"key {number}": "x" for number in range(8_000)})
         async with Worker(queue_name, handle, url):
             for job in added.values():
                 try:
@@ -94,6 +95,9 @@ async def test_hidden_values_are_hidden(url: str, queue_name: str, jobs: dict[st
         assert found["data"] == {"password": "•••", "to": "ada", "text": "x" * 10}
         assert found["result"] == {"session_token": "•••"}
         assert found["timeline"][0]["state"] == "waiting"
+        events = await answer(client, "list_events", queue=queue_name, after="0", limit=100)
+        assert "r3sult" not in json.dumps(events)
+        assert any("session_token" in json.dumps(each) for each in events)
         text = await answer(client, "get_jobs", queue=queue_name, wanted={"data": {"password": "hunter2"}})
         assert "compares a value that is hidden" in text
         assert len((await answer(client, "get_jobs", queue=queue_name, wanted={"data": {"to": "ada"}}))["jobs"]) == 3
@@ -105,6 +109,9 @@ async def test_answers_are_bounded_and_hostile_texts_are_data(url: str, queue_na
         text = found.content[0].text  # type: ignore[union-attr]
         assert len(text) <= 40_000
         assert json.loads(text)["data"]["text"].endswith("(900,000 characters)")
+        found = await client.call_tool("get_job", {"queue": queue_name, "job_id": jobs["wide"].id})
+        text = found.content[0].text  # type: ignore[union-attr]
+        assert json.loads(text)["data"]["…"] == "(8,000 keys)"
         (failure,) = await answer(client, "list_failures", queue=queue_name, reason="max_attempts_exceeded", since=0)
         assert failure["error"] == HOSTILE
         uri = f"glidemq://job/{queue_name}/{jobs['hostile'].id}"
@@ -127,6 +134,13 @@ async def test_changes_are_audited_and_limited_to_allowed_queues(
         limits = {"concurrency": 5, "rate_limit": "100/1m"}
         await answer(client, "set_queue_limits", queue=queue_name, **limits)
         assert (await answer(client, "get_limits", name=queue_name))["rate_limit"] == {"max": 100, "duration": 60_000}
+        edited = {"id": jobs["hostile"].id, "data": {"password": "•••"}}
+        assert "stands for a hidden value" in await answer(client, "retry_edited", queue=queue_name, **edited)
+        parent = {"parent": {"queue": "other", "id": "1"}}
+        refused = await answer(client, "add_job", queue=queue_name, name="n", options=parent)
+        assert refused == "queue 'other': no permission for 'add_job'"
+        refused = await answer(client, "add_job", queue=queue_name, name="n", options={"name": "x"})
+        assert refused == "option 'name' = 'x': unknown option"
         assert "no permission for 'pause_queue'" in await answer(client, "pause_queue", queue="other")
         assert "nope: Extra inputs" in await answer(client, "pause_queue", queue=queue_name, nope=1)
         assert "must be an integer (milliseconds)" in await answer(
@@ -143,6 +157,8 @@ async def test_changes_are_audited_and_limited_to_allowed_queues(
 def test_only_known_actions_are_accepted(url: str):
     with pytest.raises(GlideMQValidationError, match=r"option 'actions' = 'fly': must be one of .*retry_jobs"):
         AgentServer(url, changeable=["*"], actions=["fly"])
+    with pytest.raises(GlideMQValidationError, match=r"option 'actions' = 'retry_jobs': requires queues that may be"):
+        AgentServer(url, actions=["retry_jobs"])
 
 
 async def test_only_the_given_actions_and_queues(url: str, queue_name: str, jobs: dict[str, Job]):

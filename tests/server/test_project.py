@@ -253,7 +253,7 @@ def test_the_reason_why_the_server_cannot_start_is_told(project: Project):
     assert "server.log" in program.end()
 
 
-@pytest.mark.parametrize("reason", ["missing", "of another user", "without locks", "disabled"])
+@pytest.mark.parametrize("reason", ["missing", "of another user", "writable by others", "without locks", "disabled"])
 def test_server_is_private_without_a_project(project: Project, tmp_path: Path, reason: str):
     environment: dict[str, str] = {}
     if reason == "missing":
@@ -262,6 +262,8 @@ def test_server_is_private_without_a_project(project: Project, tmp_path: Path, r
         if os.geteuid() != 0:
             pytest.skip("requires root")
         os.chown(project.state, 12_345, -1)
+    elif reason == "writable by others":
+        project.state.chmod(0o770)
     elif reason == "without locks":
         (project.state / "users").mkdir()
     else:

@@ -58,8 +58,8 @@ OF_OPERATORS = {
     "revoke", "wait_until_finished",
 }  # fmt: skip
 """Calls about other jobs."""
-IN_MEMORY = {"gather", "idempotency_key"}
-"""Methods that make no call of their own: children are added by other methods."""
+IN_MEMORY = {"gather", "get_children_results", "idempotency_key"}
+"""Methods that make no call of their own: children are added and read by other methods."""
 MOST_STEPS = 900
 IN_FLIGHT = 100
 """Calls of a handler that appends: more than the server remembers."""

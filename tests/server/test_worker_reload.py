@@ -1,6 +1,7 @@
 """`glidemq worker --reload`: an edited program runs without a restart by hand."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -72,6 +73,11 @@ async def test_an_edit_restarts_the_workers(url: str, queue: Queue, queue_name: 
         await command.printed("waiting for a change")
         await command.printed("SyntaxError")
         write(tmp_path / "parts.py", "ANSWER = 3")
+        assert await queue.add_and_wait("task", timeout=100_000) == 3
+        # A child that is killed needs no repair.
+        children = [int(each) for each in re.findall(r"child (\d+) has started", command.text)]
+        os.kill(children[-1], signal.SIGKILL)
+        await command.printed("was killed by SIGKILL; restarting in")
         assert await queue.add_and_wait("task", timeout=100_000) == 3
         command.signal(signal.SIGTERM)
         assert await command.ends() == 0

@@ -163,7 +163,7 @@ class _Supervisor:
                 return
             lived = asyncio.get_running_loop().time() - child.born
             quick = 0 if child.started and lived > _SETTLED_S else quick + 1
-            if self._folders is not None and not child.recycling:
+            if self._folders is not None and not child.recycling and code >= 0:  # no edit repairs what was killed
                 await self._wait_for_change(child, code)
                 continue
             pause = self._judge(child, code, quick)
