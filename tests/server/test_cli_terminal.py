@@ -317,7 +317,7 @@ def test_without_the_extra_one_line_says_what_to_install(tmp_path: Path):
     done = subprocess.run([*command, "queue", "ls"], env=environment(None), capture_output=True, text=True, timeout=100)
     text = (
         "glidemq: requires typer and rich; install them with: pip install 'glidemq-py[cli]' "
-        "(without them: glidemq worker, proxy, gateway, dashboard, demo, library, spark)\n"
+        "(without them: glidemq worker, proxy, gateway, dashboard, dev, mcp, demo, library, spark)\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, "", text)
     done = subprocess.run(
