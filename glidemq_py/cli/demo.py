@@ -249,6 +249,7 @@ async def _dashboard(url: str, port: int) -> AsyncGenerator[str]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", port))
+            listening.listen()  # the address is shown before the server accepts its first connection
         except OSError as error:
             raise GlideMQError(f"option '--dashboard' = {port}: cannot be used ({error}); give another port") from error
         config = server_config(dashboard, log_level="error", access_log=False)

@@ -46,7 +46,7 @@ async def test_small_bulks_in_flight_leave_together_in_their_order(
         wire.send(packed({**pushes[number % 2], **(jobs[0] if number % 2 == 0 else {"jobs": jobs})}))
     answers = [await wire.receive() for _ in range(20)]
     assert all(answer["ok"] for answer in answers), answers
-    assert len(calls) == 2  # the first one, and all others
+    assert len(calls) <= 2  # the first one, which may have been alone, and all others
     await good(wire, "PULLB", queue=queue.name, count=2)
     fetched = (await good(wire, "PULLB", queue=queue.name, count=100))["jobs"]
     assert [job["data"] for job in fetched] == [
