@@ -204,15 +204,11 @@ _project_lock = new_lock()
 
 def _url_of(folder: Path) -> SplitResult | None:
     """Return the parsed URL of the last server, or None."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # it was damaged
         found = urlsplit((folder / "url").read_text())
-    except OSError:
-        return None
-    try:
-        found.port  # noqa: B018  # raises the error
-    except ValueError:
-        return None
-    return found
+        if found.port:
+            return found
+    return None
 
 
 def run_guard(name: str, start: int) -> None:
@@ -228,7 +224,7 @@ def run_guard(name: str, start: int) -> None:
     try:
         users = (folder / "users").open("r+b")  # not created: the folder may have been deleted
         last = _url_of(folder)
-        kept = last if last is not None and last.port and is_free(last.port) else None
+        kept = last if last is not None and is_free(last.port or 0) else None
         server = start_embedded(
             folder,
             port=kept.port if kept else None,

@@ -87,10 +87,8 @@ _MOST_LOGGED: Final = 1_000
 _TOGETHER: Final = 16
 """Steps of a call: more would let the server wait for them."""
 
-_running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemq_running_step", default=None)
+running_step: ContextVar[tuple[str, int] | None] = ContextVar("glidemqrunning_step", default=None)
 """Identity of the step whose function runs."""
-running_step: Final = _running_step.get
-"""Return the name and ordinal of the step whose function runs, or None."""
 _logged: set[tuple[str, str]] = set()
 """Names of jobs and steps of which it was logged that the step was not asked for."""
 
@@ -164,7 +162,7 @@ class Memo:
 
     def next_ordinal(self, name: str) -> int:
         """Return the ordinal of the running step of this name, else of the next one."""
-        running = _running_step.get()
+        running = running_step.get()
         return running[1] if running is not None and running[0] == name else self._asked[name] + 1
 
     def left(self, step: Step) -> int:
@@ -376,7 +374,7 @@ def ending_memo(job: StoredJob, what: str) -> Memo:
     memo, owner = memo_of(job, what), job._in_handler(what).owner
     if owner is None:
         raise GlideMQError(f"{what} ends the attempt, so it is not supported in batch handlers and for leases")
-    if _running_step.get() is not None:
+    if running_step.get() is not None:
         raise GlideMQError(f"{what} ends the attempt: call it in the handler, not in the function of a step")
     if owner is not True and owner is not asyncio.current_task():
         raise GlideMQError(
@@ -540,12 +538,12 @@ class StepRun(Generic[T]):
         """Whether the caller is the handler, which may end the attempt."""
         owner = self._job._in_handler("run").owner
         is_own = owner is True or (owner is not None and owner is asyncio.current_task())
-        return is_own and _running_step.get() is None
+        return is_own and running_step.get() is None
 
     def _begin(self) -> Token[tuple[str, int] | None]:
         self._memo.check()
         self._began = time.monotonic()
-        return _running_step.set(self._step.key)
+        return running_step.set(self._step.key)
 
     def _span(self) -> contextlib.AbstractContextManager[None]:
         return observed_step(*self._step.key) if TELEMETRY.on else _NO_SPAN
@@ -570,7 +568,7 @@ class StepRun(Generic[T]):
             with self._span():
                 return self._function(*args)
         finally:
-            _running_step.reset(token)
+            running_step.reset(token)
 
     async def execute(self, args: Sequence[Any]) -> Any:
         """Call the function, a plain one in a thread, within the timeout.
@@ -592,7 +590,7 @@ class StepRun(Generic[T]):
                         raise TimeoutError(f"no result within {self.timeout_ms} ms") from None
                     raise
         finally:
-            _running_step.reset(token)
+            running_step.reset(token)
 
     async def _call_here(self, args: Sequence[Any]) -> Any:
         if self.is_async:
@@ -765,7 +763,7 @@ async def wait_for_signal(
     ms = None if timeout is None else to_ms("timeout", timeout, minimum=1)
     if ms is not None:
         memo: Memo | None = ending_memo(self, "wait_for_signal")
-    elif _running_step.get() is not None:
+    elif running_step.get() is not None:
         raise GlideMQError("wait_for_signal ends the attempt: call it in the handler, not in the function of a step")
     else:
         memo = memo_of(self, "wait_for_signal") if self._in_handler("wait_for_signal").owner is not None else None

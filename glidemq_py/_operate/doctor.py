@@ -14,7 +14,7 @@ from glidemq_py._client.async_client import findings_of
 from glidemq_py._client.library_source import Variant, assemble
 from glidemq_py._client.shared_reads import glide_of
 from glidemq_py._features.broadcast import Subscription
-from glidemq_py._features.consistency.calls import endangers_steps
+from glidemq_py._features.consistency.calls import NODE_WORKER, NODE_WORKER_REMEDY, endangers_steps
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import QueueSnapshot, record
 from glidemq_py.errors import GlideMQConnectionError, GlideMQError, GlideMQValidationError, PermissionDeniedError
@@ -336,14 +336,7 @@ async def _steps(operator: Operator, name: str) -> list[Diagnosis]:
     queue = await operator.queue(name)
     if not await endangers_steps(await queue._first_connected()):
         return []
-    problem = (
-        "jobs have stored steps, and a worker of glide-mq for Node is registered: it would run them from their start"
-    )
-    return [
-        _error(
-            "steps", name, problem, "stop the Node workers, or move such jobs to another queue (docs/learn/steps.md)"
-        )
-    ]
+    return [_error("steps", name, NODE_WORKER, NODE_WORKER_REMEDY)]
 
 
 def _ready(queue: QueueSnapshot) -> str:

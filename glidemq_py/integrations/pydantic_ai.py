@@ -101,7 +101,7 @@ class _DurableAgent(WrapperAgent[DepsT, OutputT]):
         if chosen is None:
             raise GlideMQValidationError("model", None, "the agent has no model: set one, or pass it to run")
         # In the tool of another agent, the names begin with that step: it is not run again, and neither is this agent.
-        within = running_step()
+        within = running_step.get()
         steps = _Steps(self._job, " ".join(filter(None, (self._label, within and f"of {within[0]} {within[1]}"))))
         toolsets = [_StepToolset(each, steps, self._of_tools) for each in (*self.wrapped.toolsets, *more)]
         with (
@@ -123,8 +123,8 @@ class _Steps(NamedTuple):
         """Reject another agent with these names meanwhile: each could get the answers of the other."""
         key = id(self.job), self.name
         if key in _running:
-            place = f"an agent named {self.name!r} runs in job {self.job.id!r} already"
-            raise GlideMQError(f"{place}: give each a name, durable(..., name=)")
+            problem = f"job {self.job.id!r} already runs an agent with the name {self.name!r}"
+            raise GlideMQError(f"{problem}: give each agent a name of its own, durable(..., name=...)")
         _running.add(key)
         try:
             yield

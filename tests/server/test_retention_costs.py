@@ -45,13 +45,10 @@ def cpu_of(client: RespClient) -> float:
     return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
 
-AnyQueue = Queue
-
-
 class Rule:
     """A queue with one retention rule, and its worker."""
 
-    def __init__(self, queue: AnyQueue, worker: Worker[Any], client: RespClient, options: Any):
+    def __init__(self, queue: Queue, worker: Worker[Any], client: RespClient, options: Any):
         self.queue = queue
         self.client = client
         self.options = options
@@ -94,7 +91,7 @@ async def cost_of(rule: str, server: ServerProcess, monkeypatch: pytest.MonkeyPa
         client = stack.enter_context(server.client())
         rules: dict[str, Rule] = {}
         for name in compared:
-            queue = await stack.enter_async_context(AnyQueue(name, server.url))
+            queue = await stack.enter_async_context(Queue(name, server.url))
             # With a client of its own, a worker has its maintenance tasks from the start.
             url = f"{server.url}?share_clients=false"
             worker = await stack.enter_async_context(Worker(name, handle, url, concurrency=100))

@@ -117,6 +117,13 @@ async def has_peers(link: QueueLink[JobTransport]) -> bool:
     return link.has_peers
 
 
+NODE_WORKER: Final = (
+    "jobs have stored steps, and a worker of glide-mq for Node is registered: it would run them from their start"
+)
+"""Problem of a queue for which `endangers_steps` returns True."""
+NODE_WORKER_REMEDY: Final = "stop the Node workers, or move such jobs to another queue (docs/learn/steps.md)"
+
+
 async def endangers_steps(link: QueueLink[JobTransport]) -> bool:
     """Return whether jobs have stored steps while a worker of glide-mq for Node is registered."""
     features = await link.command("HGET", link.keys.meta, "features") or b""

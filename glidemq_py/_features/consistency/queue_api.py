@@ -33,12 +33,6 @@ MAX_SCANS: Final = 3
 RECHECK_AFTER_MS: Final = 1_000
 
 
-_NODE_WORKER: Final = (
-    "jobs have stored steps, and a registered worker of glide-mq for Node would run them from their start; stop it, or "
-    "move such jobs to another queue (docs/learn/steps.md)"
-)
-
-
 async def check(
     self: ConnectedQueue, *, repair: bool = False, recheck_after: Milliseconds = RECHECK_AFTER_MS
 ) -> CheckReport:
@@ -67,7 +61,8 @@ async def check(
     for link in await self._links():
         found = await _check(link, repair=repair, recheck_after=pause)
         if await checking.endangers_steps(link):
-            findings.append(Finding(kind=FindingKind.NODE_WORKER, subject=link.keys.name, detail=_NODE_WORKER))
+            detail = f"{checking.NODE_WORKER}; {checking.NODE_WORKER_REMEDY}"
+            findings.append(Finding(kind=FindingKind.NODE_WORKER, subject=link.keys.name, detail=detail))
         place = "" if link.partition is None else f" (partition {link.keys.name!r})"
         findings += (replace(each, detail=each.detail + place) if place else each for each in found.findings)
         jobs, groups, looks = jobs + found.jobs, groups + found.groups, max(looks, found.looks)

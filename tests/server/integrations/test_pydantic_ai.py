@@ -86,7 +86,7 @@ async def test_agents_at_the_same_time_need_names(queue: Queue, worker_for: Work
     agents = {name: Agent(CountedModel(custom_output_text=name)) for name in ("ada", "bob")}
 
     async def handle(job: Job) -> list[str]:
-        with pytest.raises(GlideMQError, match=r"an agent named '' runs in job '1' already: give each a name"):
+        with pytest.raises(GlideMQError, match="job '1' already runs an agent with the name '': give each"):
             await asyncio.gather(*(durable(each, job).run("go") for each in agents.values()))
         runs = [durable(each, job, name=name).run("go") for name, each in agents.items()]
         found = await asyncio.gather(*(runs if job.attempts_made else runs[::-1]))
