@@ -19,7 +19,7 @@ from glidemq_py._operate.lists import get_newest_dead_letters
 from glidemq_py._operate.operating import Operator
 from glidemq_py._operate.snapshots import DeadLetter, FlowNode, JobDetails, QueueSnapshot, StepSummary
 from glidemq_py._operate.stored_changes import list_bulks, read_audit, read_bulk
-from glidemq_py.dashboard import broadcast_pages, everywhere
+from glidemq_py.dashboard import all_queues, broadcast_pages
 from glidemq_py.dashboard.changes import CHANGES
 from glidemq_py.dashboard.reading import quarters_of
 from glidemq_py.dashboard.texts import Drawing, draw, is_complete, state_of
@@ -503,13 +503,13 @@ PAGES: Final[dict[str, Page]] = {
     "queue": Page(queue, "queue.html"),
     "jobs": Page(jobs, "jobs.html", is_live=False),
     "job": Page(job, "job.html"),
-    "all-failures": Page(everywhere.failures, "all_failures.html"),
-    "decisions": Page(everywhere.decisions, "decisions.html"),
-    "search": Page(everywhere.search, "search.html", is_live=False),
-    "all-schedules": Page(everywhere.schedules, "all_schedules.html"),
-    "all-workers": Page(everywhere.workers, "all_workers.html"),
-    "all-batches": Page(everywhere.batches, "all_batches.html"),
-    "all-dead-letters": Page(everywhere.dead_letters, "all_dead_letters.html"),
+    "all-failures": Page(all_queues.failures, "all_failures.html"),
+    "decisions": Page(all_queues.decisions, "decisions.html"),
+    "search": Page(all_queues.search, "search.html", is_live=False),
+    "all-schedules": Page(all_queues.schedules, "all_schedules.html"),
+    "all-workers": Page(all_queues.workers, "all_workers.html"),
+    "all-batches": Page(all_queues.batches, "all_batches.html"),
+    "all-dead-letters": Page(all_queues.dead_letters, "all_dead_letters.html"),
     "failures": Page(failures, "failures.html"),
     "dead-letters": Page(dead_letters, "dead_letters.html", is_live=False),
     "schedules": Page(schedules, "schedules.html"),

@@ -83,7 +83,9 @@ class Toolbox:
         if unknown:
             raise GlideMQValidationError("actions", min(unknown), f"must be one of {', '.join(sorted(known))}")
         if actions and not changeable:
-            raise GlideMQValidationError("actions", min(actions), "requires queues that may be changed")
+            raise GlideMQValidationError(
+                "actions", min(actions), "has no effect without 'changeable' (--allow-changes)"
+            )
         tools = [self._reading(name) for name in READINGS if not _has_page(name)]
         if changeable:
             tools += [self._change(known[name]) for name in known if actions is None or name in actions]
@@ -150,7 +152,7 @@ class Toolbox:
             made = action(**{each.name: getattr(given, each.name) for each in fields(action)})
             self._check(getattr(made, "wanted", None))
             if HIDDEN in str(as_json(made)):
-                raise GlideMQValidationError("data", HIDDEN, "stands for a hidden value, which would be lost")
+                raise GlideMQValidationError("data", HIDDEN, "is the mark of a hidden value, which it would overwrite")
             reader = await self._reader()
             reader.access.check_read(made.queue)
             if counts and getattr(given, "dry_run"):  # noqa: B009

@@ -135,7 +135,7 @@ async def test_changes_are_audited_and_limited_to_allowed_queues(
         await answer(client, "set_queue_limits", queue=queue_name, **limits)
         assert (await answer(client, "get_limits", name=queue_name))["rate_limit"] == {"max": 100, "duration": 60_000}
         edited = {"id": jobs["hostile"].id, "data": {"password": "•••"}}
-        assert "stands for a hidden value" in await answer(client, "retry_edited", queue=queue_name, **edited)
+        assert "is the mark of a hidden value" in await answer(client, "retry_edited", queue=queue_name, **edited)
         parent = {"parent": {"queue": "other", "id": "1"}}
         refused = await answer(client, "add_job", queue=queue_name, name="n", options=parent)
         assert refused == "queue 'other': no permission for 'add_job'"
@@ -157,7 +157,9 @@ async def test_changes_are_audited_and_limited_to_allowed_queues(
 def test_only_known_actions_are_accepted(url: str):
     with pytest.raises(GlideMQValidationError, match=r"option 'actions' = 'fly': must be one of .*retry_jobs"):
         AgentServer(url, changeable=["*"], actions=["fly"])
-    with pytest.raises(GlideMQValidationError, match=r"option 'actions' = 'retry_jobs': requires queues that may be"):
+    with pytest.raises(
+        GlideMQValidationError, match=r"option 'actions' = 'retry_jobs': has no effect without 'changeable'"
+    ):
         AgentServer(url, actions=["retry_jobs"])
 
 

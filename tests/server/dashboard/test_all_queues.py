@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from glidemq_py import Job, Queue, Worker
-from glidemq_py.dashboard import Access, everywhere
+from glidemq_py.dashboard import Access, all_queues
 from tests.server.dashboard.support import Elements, browsing
 from tests.server.dashboard.test_pages import page, posted, run_all
 
@@ -88,7 +88,7 @@ async def test_schedules_workers_batches_and_dead_letter_queues_are_listed(url: 
 async def test_search_finds_jobs_of_all_queues_and_goes_on_until_it_does(
     url: str, queue_name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(everywhere, "_EXAMINED", 100)
+    monkeypatch.setattr(all_queues, "_EXAMINED", 100)
     async with Queue(f"{queue_name}-a", url) as first, Queue(f"{queue_name}-b", url) as second:
         await first.add_bulk([("n", {"n": n, "password": f"{queue_name}-hidden"}) for n in range(400)])
         wanted = await second.add("needle", {"to": f"{queue_name}@example.org"}, tags=["rare"], delay=3_600_000)
